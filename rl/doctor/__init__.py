@@ -7,6 +7,7 @@ a child process: the doctor must report when torch is broken.
 import argparse
 import io
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -57,7 +58,10 @@ def _run(options: argparse.Namespace, root: Path) -> int:
     report = as_json(facts)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path in an error may hold what the terminal cannot show
-    print(json.dumps(report, indent=2) if options.json else as_text(facts))
+    try:
+        print(json.dumps(report, indent=2) if options.json else as_text(facts), flush=True)
+    except BrokenPipeError:  # `rl doctor | head -1`: the reader has enough, and Python's last flush must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if options.save_facts:
         options.save_facts.write_text(json.dumps(asdict(facts), indent=2) + "\n")
     code: int = report["verdict"]["exit_code"]

@@ -239,5 +239,5 @@ def _convert(hint: Any, value: object) -> object:  # noqa: ANN401
         pairs = value.items() if isinstance(value, dict) else ()
         return {k: v for k, v in pairs if isinstance(k, str) and isinstance(v, str)}
     if hint is float and type(value) is int:
-        return float(value)
+        return float(value) if abs(value) < 2**53 else _WRONG
     return value if type(value) is hint else _WRONG

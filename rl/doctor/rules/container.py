@@ -50,7 +50,14 @@ def not_given(facts: Facts) -> Finding | None:
     platform, loaded = facts.platform, facts.kernel_driver.loaded
     unknown = facts.nodes.ended != "ok"
     host_ready = loaded or any(gpu.driver == "nvidia" for gpu in facts.nvidia_pci)
-    if unknown or not host_ready or platform.engine is None or facts.nodes.found or facts.usable or hidden_on_purpose(facts):
+    if (
+        unknown
+        or not host_ready
+        or platform.engine is None
+        or facts.nodes.found
+        or facts.usable
+        or hidden_on_purpose(facts)
+    ):
         return None
     if platform.tegra or platform.wsl:  # no such nodes there, also when all is well
         return None

@@ -1,0 +1,170 @@
+"""Machines that are not here, for the doctor's tests: as facts, as a tree of files, as libraries, as a torch."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rl.doctor.schema import (
+    DriverApi,
+    Facts,
+    KernelDriver,
+    Node,
+    Nodes,
+    Nvml,
+    NvmlGpu,
+    PciGpu,
+    Platform,
+    TorchBuild,
+    TorchRun,
+)
+
+REPO = Path(__file__).parents[2]
+NO_FILE = "cannot open shared object file: No such file or directory"
+VERSION_LINE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs@host)\n"
+
+
+def nodes(*names: str, opened: str = "ok") -> Nodes:
+    return Nodes(ended="ok", found=tuple(Node(name, "0666", 0, 195, opened) for name in names))
+
+
+def cpu_machine(**changes) -> Facts:
+    """No NVIDIA hardware, nothing of the driver, the CPU build of torch; in Docker."""
+    machine = Facts(
+        platform=Platform(machine="x86_64", kernel="6.8.0-45-generic", engine="docker"),
+        nodes=nodes(),
+        driver_api=DriverApi(ended="ok", load_error=f"libcuda.so.1: {NO_FILE}"),
+        nvml=Nvml(ended="ok", load_error=f"libnvidia-ml.so.1: {NO_FILE}"),
+        torch_build=TorchBuild(True, "2.13.0+cpu"),
+        torch=TorchRun(ended="ok", version="2.13.0+cpu", available=False, count=0),
+    )
+    return replace(machine, **changes)
+
+
+def gpu_machine(
+    name: str = "NVIDIA H200", gpus: int = 1, version: str = "2.13.0", cuda: str = "13.0", **changes
+) -> Facts:
+    """Driver 580 and its GPUs, all given to a Docker container, and a torch that uses them."""
+    machine = Facts(
+        platform=Platform(machine="x86_64", kernel="6.8.0-45-generic", engine="docker"),
+        kernel_driver=KernelDriver(loaded=True, version="580.95.05", open_module=True, uvm_loaded=True),
+        pci=tuple(PciGpu(f"0000:{i:02x}:00.0", "0x10de", "0x2335", "nvidia") for i in range(gpus)),
+        nodes=nodes("nvidiactl", "nvidia-uvm", *(f"nvidia{i}" for i in range(gpus))),
+        environment={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility,graphics"},
+        driver_api=DriverApi(ended="ok", version=13000, init=0, count=gpus),
+        nvml=Nvml(
+            ended="ok",
+            init=0,
+            driver_version="580.95.05",
+            cuda_version=13000,
+            count=gpus,
+            gpus=tuple(NvmlGpu(name, f"GPU-{i}", 141 * 2**30) for i in range(gpus)),
+        ),
+        torch_build=TorchBuild(True, version, cuda),
+        torch=TorchRun(
+            ended="ok", version=version, cuda=cuda, available=True, count=gpus, current_device=0, names=(name,) * gpus
+        ),
+    )
+    return replace(machine, **changes)
+
+
+def no_libraries() -> dict[str, object]:
+    """What the driver's libraries say where none was given."""
+    machine = cpu_machine()
+    return {"driver_api": machine.driver_api, "nvml": machine.nvml, "torch": replace(machine.torch, cuda="13.0")}
+
+
+def make_root(
+    root: Path,
+    *,
+    kernel_module: bool = False,
+    pci_driver: str | None = None,
+    pci: bool = False,
+    device_nodes: tuple[str, ...] = (),
+    engine: str | None = "docker",
+    kernel: str = "6.8.0-45-generic",
+) -> Path:
+    """Build the /proc, /sys, /dev and marks that such a machine shows."""
+    for folder in ("proc/self", "sys/bus/pci/devices", "sys/bus/pci/drivers", "sys/module", "dev", "run", "etc"):
+        (root / folder).mkdir(parents=True)
+    (root / "proc/version").write_text(f"Linux version {kernel} (builder@host) (gcc) #1 SMP\n")
+    if kernel_module:
+        (root / "proc/driver/nvidia").mkdir(parents=True)
+        (root / "proc/driver/nvidia/version").write_text(VERSION_LINE)
+        (root / "sys/module/nvidia_uvm").mkdir()
+    if pci or pci_driver:
+        device = root / "sys/bus/pci/devices/0000:01:00.0"
+        device.mkdir()
+        for name, text in {"vendor": "0x10de", "device": "0x2684", "class": "0x030000"}.items():
+            (device / name).write_text(text + "\n")
+        if pci_driver:
+            (root / "sys/bus/pci/drivers" / pci_driver).mkdir()
+            (device / "driver").symlink_to(root / "sys/bus/pci/drivers" / pci_driver)
+    for name in device_nodes:
+        (root / "dev" / name).touch()
+    marks = {"docker": ".dockerenv", "podman": "run/.containerenv", "apptainer": ".singularity.d"}
+    if engine in marks:
+        (root / marks[engine]).touch()
+    return root
+
+
+def build_stubs(folder: Path) -> Path:
+    """Compile the stub driver libraries into `folder`, for LD_LIBRARY_PATH."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "these tests need a C compiler: apt-get install gcc"
+    for library, source in {"libcuda.so.1": "libcuda.c", "libnvidia-ml.so.1": "libnvidia_ml.c"}.items():
+        path = REPO / "tests/stubs" / source
+        flags = ["-Wall", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{library}"]
+        subprocess.run([compiler, *flags, "-o", folder / library, path], check=True)
+    return folder
+
+
+TORCH = """
+import types
+from . import version
+__version__ = version.__version__
+_C = types.SimpleNamespace(_cuda_getArchFlags=lambda: "sm_80 sm_90")
+
+class Numbers:
+    def __add__(self, other): return self
+    def sum(self): return {total}
+
+def ones(count, device): return Numbers()
+
+cuda = types.SimpleNamespace(
+    is_available=lambda: {available}, device_count=lambda: {count}, current_device=lambda: 0,
+    get_device_name=lambda index: "NVIDIA H200",
+)
+"""
+
+
+def fake_torch(folder: Path, *, cuda: str | None = "13.0", gpus: int = 0, total: str = "4.0", body: str = "") -> Path:
+    """A package `torch` for PYTHONPATH; `body` runs first when it is imported."""
+    package = folder / "torch"
+    package.mkdir(parents=True)
+    (package / "version.py").write_text(
+        f"__version__ = '2.13.0'\ncuda: str | None = {cuda!r}\nhip: str | None = None\n"
+    )
+    code = TORCH.format(available=gpus > 0, count=gpus, total=total)
+    (package / "__init__.py").write_text(f"{body}\n{code}")
+    return folder
+
+
+def clean_environment(**variables: object) -> dict[str, str]:
+    """This process's environment without what the doctor reads of it, and `variables` on top."""
+    dropped = ("NVIDIA", "CUDA", "LD_", "GPU_CHECK", "KUBERNETES", "PYTHONPATH", "STUB_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    python_path = os.pathsep.join(str(part) for part in (variables.pop("python_path", ""), REPO) if part)
+    return kept | {"PYTHONPATH": python_path} | {name: str(value) for name, value in variables.items()}
+
+
+COMMAND = "import sys, pathlib, rl.doctor as d; sys.exit(d.main(sys.argv[2:], root=pathlib.Path(sys.argv[1])))"
+
+
+def doctor(root: Path, *arguments: object, **variables: object) -> subprocess.CompletedProcess[str]:
+    """Run `rl doctor` in its own process on the machine under `root`."""
+    command = [sys.executable, "-c", COMMAND, str(root), *map(str, arguments)]
+    environment = clean_environment(**variables)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
