@@ -1,0 +1,158 @@
+"""The `rl` command: `rl` alone lists what it can do."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from rl.errors import UsageError
+from rl.flags import parse, run_command
+
+if TYPE_CHECKING:
+    from rl.train import Result
+
+USAGE = """usage: rl COMMAND …
+
+  rl train dqn --env-id CartPole-v1 --seed 1    train an agent; `rl train dqn --help` lists every flag
+  rl resume RUN                                 go on with an interrupted run, exactly where it was saved
+  rl resume --all models/runs                   … with every run that is not finished and not live
+  rl eval RUN --episodes 20                     play greedy episodes with a run's best agent
+  rl doctor                                     say whether the GPU can be used, and if not why and what mends it
+
+RUN is a run folder, such as models/runs/NAME."""
+
+
+def main() -> None:
+    """Run one command and exit with its code: 0 done, 1 failed, 2 wrong usage, 130 or 143 stopped by a signal."""
+    commands = {"train": train, "resume": resume, "eval": evaluate, "doctor": doctor}
+    command, *arguments = sys.argv[1:] or ["--help"]
+    if command in ("-h", "--help"):
+        print(USAGE)
+        sys.exit(0)
+    if command not in commands:
+        print(f"rl: no command {command!r}: choose one of {', '.join(commands)}, or see `rl --help`", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(run_command(commands[command], arguments))
+
+
+def train(arguments: list[str]) -> int:
+    """`rl train ALGORITHM [flags]`."""
+    from rl.train import ALGORITHMS, RunConfig
+    from rl.train import train as train_run
+
+    algorithm, *flags = arguments or [""]
+    names = "|".join(ALGORITHMS)
+    if algorithm in ("-h", "--help"):
+        print(f"usage: rl train {{{names}}} [flags]\n`rl train dqn --help` lists the flags of dqn")
+        return 0
+    if algorithm not in ALGORITHMS:
+        raise UsageError(f"usage: rl train {{{names}}} [flags], not {algorithm or 'nothing'!r}")
+    config_type, _ = ALGORITHMS[algorithm]
+    description = f"Train {algorithm}. {config_type.__doc__}"
+    run, config = parse(flags, RunConfig(), config_type(), prog=f"rl train {algorithm}", description=description)
+    return _report(train_run(run, config))
+
+
+def _report(result: "Result") -> int:
+    print(f"{result.state} ({result.reason}): {result.path}")
+    return result.exit_code
+
+
+def resume(arguments: list[str]) -> int:
+    """`rl resume RUN` or `rl resume --all DIR`."""
+
+    def parse(run: tyro.conf.Positional[Path | None] = None, /, *, all: Path | None = None) -> list[Path]:
+        """Go on with an interrupted run from its latest checkpoint.
+
+        Args:
+            run: run folder
+            all: instead, go on with every run in this folder that is not finished and not live, one after the other
+        """
+        if (run is None) == (all is None):
+            raise UsageError("usage: rl resume RUN, or rl resume --all DIR")
+        return [run] if run else _unfinished(all or Path())
+
+    code = 0
+    paths = tyro.cli(parse, prog="rl resume", args=arguments)
+    for path in paths:
+        code = run_command(lambda _, path=path: _resume_one(path), []) or code  # type: ignore[misc]
+        if code in (130, 143):
+            break
+    if not paths:
+        print("nothing to resume: every run there is finished or live")
+    return code
+
+
+def _resume_one(path: Path) -> int:
+    from rl.train import resume as resume_run
+
+    result = resume_run(path)
+    if result is None:
+        print(f"{path} is finished already")
+        return 0
+    return _report(result)
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    from rl.run_folder import is_live, read_status
+
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder: give the one that holds the run folders")
+    runs = sorted(path.parent for path in folder.glob("*/status.json"))
+    return [path for path in runs if read_status(path)["state"] != "finished" and not is_live(path)]
+
+
+def evaluate(arguments: list[str]) -> int:
+    """`rl eval RUN`."""
+    import numpy as np
+
+    from rl import checkpoint, train
+    from rl.evaluate import evaluate as play
+    from rl.run_folder import RunFolder, read_config
+
+    @dataclasses.dataclass
+    class Eval:
+        """Play greedy episodes with a run's best agent, or its latest where none was evaluated."""
+
+        run: tyro.conf.Positional[Path]  # run folder
+        episodes: int = 20  # episodes to play
+        seed: int = 0  # of the environments
+        device: str = "auto"  # auto, cpu, cuda or cuda:i
+        json: bool = False  # print one JSON object
+
+    asked = tyro.cli(Eval, prog="rl eval", args=arguments)
+    if asked.episodes < 1:
+        raise UsageError(f"--episodes {asked.episodes}: must be at least 1")
+    run, algorithm, config = train.parse(read_config(asked.run))
+    folder = RunFolder(asked.run)
+    file = folder.best if folder.best.exists() else folder.latest
+    device = train.choose_device(asked.device)
+    agent, agent_envs = train.build(run, algorithm, config, device)
+    agent_envs.close()
+    content = checkpoint.load(file, device)
+    agent.load_state_dict(content["agent"])
+    returns = [e.episode_return for e in play(agent, run.env_id, asked.episodes, asked.seed, run.backend, device)]
+    mean, std = float(np.mean(returns)), float(np.std(returns))
+    if asked.json:
+        report = {"run": str(asked.run), "checkpoint": file.name, "step": content["counters"]["step"]}
+        print(json.dumps(report | {"mean_return": mean, "std_return": std, "returns": returns}))
+    else:
+        print(
+            f"{asked.run} ({file.name}, step {content['counters']['step']:,}): return {mean:.1f} ± {std:.1f} "
+            f"over {len(returns)} episodes"
+        )
+    return 0
+
+
+def doctor(arguments: list[str]) -> int:
+    """`rl doctor`."""
+    from rl import doctor as gpu_doctor
+
+    return gpu_doctor.main(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""One file that a run can go on from: written whole or not at all, verified when read, free of code.
+
+Top keys: `agent`, `envs`, `rng` (every random generator of the process), `counters`, `version`.
+"""
+
+import os
+import pickle
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl.errors import RunError
+
+VERSION = 1
+
+
+def write_atomically(path: Path, write: Any) -> None:  # noqa: ANN401
+    """Call `write(file)` on a temporary binary file and rename it to `path` once it is safely on the disk.
+
+    After a power cut `path` holds its old contents or its new ones, never a part. Raises RunError when the disk is full
+    or read-only; what was there before stays.
+    """
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the rename itself
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def save(path: Path, agent: dict[str, Any], envs: dict[str, Any], counters: dict[str, Any]) -> None:
+    """Write a checkpoint of the given states and of every random generator of this process."""
+    content = {"agent": agent, "envs": envs, "rng": random_state(), "counters": counters, "version": VERSION}
+    write_atomically(path, lambda file: torch.save(content, file))
+
+
+def load(path: Path, device: str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint after verifying the checksum of each of its parts; tensors land on `device`.
+
+    Only data is read, never code (`weights_only`): a models folder may be shared. Raises RunError for a missing or
+    damaged file or one of another version.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise RunError(f"{path} is damaged (checksum of {damaged}): use another checkpoint of its folder")
+        content = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError as error:
+        raise RunError(f"{path} does not exist") from error
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        if isinstance(error, RunError):
+            raise
+        reason = str(error).splitlines()[0]
+        raise RunError(f"{path} cannot be read as a checkpoint ({reason}): use another one of its folder") from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise RunError(f"{path} is not a checkpoint of version {VERSION}: it was written by another version of rl")
+    return content
+
+
+def random_state() -> dict[str, Any]:
+    """The states of Python's, NumPy's and torch's global generators; agents and environments keep their own."""
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (
+            name,
+            torch.from_numpy(np.asarray(keys, dtype=np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Set every generator that `random_state` read. GPUs' are set only where the same number of GPUs is there."""
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([gpu.cpu() for gpu in state["cuda"]])

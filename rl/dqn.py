@@ -1,0 +1,168 @@
+"""Deep Q-learning (Mnih et al. 2015, "Human-level control through deep reinforcement learning").
+
+A network Q(s, a; θ) is fitted to the targets
+
+    y = r + γ (1 − terminated) max_a′ Q(s′, a′; θ⁻)
+
+of transitions drawn at random from a replay of the last ones; θ⁻ is a copy of θ taken every `target_interval` steps.
+Double Q-learning (van Hasselt et al. 2016) lets the online network choose a′ and the copy value it, which removes the
+bias of the maximum. Actions are ε-greedy: ε falls linearly from `epsilon_start` to `epsilon_end`.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import gymnasium
+import torch
+import tyro
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl.buffers import ReplayBuffer
+from rl.errors import UsageError
+from rl.networks import mlp
+from rl.returns import polyak, td_target
+from rl.transition import Transition
+
+
+@dataclass(frozen=True)
+class Config:
+    """How DQN learns; the defaults solve CartPole-v1. Counts are environment steps, summed over environments."""
+
+    learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 1e-3  # step size of Adam
+    gamma: float = 0.99  # discount per step
+    batch_size: int = 64  # transitions per update
+    buffer_size: int = 5_000  # transitions kept in the replay
+    learning_starts: int = 1_000  # environment steps before the first update
+    update_interval: int = 4  # environment steps per update
+    target_interval: int = 250  # environment steps between copies to the target network
+    epsilon_start: float = 1.0  # probability of a random action at step 0
+    epsilon_end: float = 0.02  # probability of a random action from `epsilon_steps` on
+    epsilon_steps: int = 5_000  # environment steps over which it falls
+    double: bool = False  # double Q-learning
+    hidden_sizes: tuple[int, ...] = (128, 128)  # units of each hidden layer
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "buffer_size", "update_interval", "target_interval", "epsilon_steps"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        for name in ("gamma", "epsilon_start", "epsilon_end"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
+        if not self.learning_rate > 0:
+            raise UsageError(f"--learning-rate {self.learning_rate}: must be above 0; 1e-3 is the usual start")
+        if self.learning_starts < 1:
+            raise UsageError(
+                f"--learning-starts {self.learning_starts}: the replay needs at least 1 step to sample from"
+            )
+
+
+def loss(
+    network: nn.Module, target_network: nn.Module, batch: Transition, config: Config
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean squared TD error over a batch [B], and what to log; differentiable in `network` only."""
+    q_values = network(batch.obs).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
+    with torch.no_grad():
+        next_q_values = target_network(batch.next_obs)
+        if config.double:
+            choices = network(batch.next_obs).argmax(dim=1, keepdim=True)
+            next_values = next_q_values.gather(1, choices).squeeze(1)
+        else:
+            next_values = next_q_values.amax(dim=1)
+        targets = td_target(batch.rewards, next_values, batch.terminations, config.gamma)
+    td_loss = nn.functional.mse_loss(q_values, targets)
+    return td_loss, {"td_loss": td_loss.detach(), "q_value": q_values.detach().mean()}
+
+
+class DQN:
+    """The four verbs of an agent: act, observe, learn, and state_dict / load_state_dict."""
+
+    def __init__(
+        self,
+        config: Config,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        num_envs: int,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(action_space, spaces.Discrete):
+            raise UsageError(
+                f"DQN needs discrete actions, and this environment takes {action_space}: train ppo instead"
+            )
+        if config.buffer_size < num_envs:
+            raise UsageError(f"--buffer-size {config.buffer_size}: must hold one step of all {num_envs} environments")
+        self.config = config
+        self.num_envs = num_envs
+        self.num_actions = int(action_space.n)
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.step = 0  # environment steps observed
+        self.updates = 0  # optimiser steps taken
+        inputs = int(torch.tensor(observation_space.shape).prod())
+        self.network = mlp([inputs, *config.hidden_sizes, self.num_actions]).to(device)
+        self.target_network = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, fused=True)
+        self.buffer = ReplayBuffer(config.buffer_size, observation_space, action_space, device)
+
+    @property
+    def epsilon(self) -> float:
+        """Probability of a random action at this step."""
+        config = self.config
+        progress = min(self.step / config.epsilon_steps, 1.0)
+        return config.epsilon_start + progress * (config.epsilon_end - config.epsilon_start)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = True) -> Tensor:
+        """Actions [N] for observations [N, …]: ε-greedy, each environment by its own coin; greedy without `explore`."""
+        greedy = self.network(obs).argmax(dim=1)
+        if not explore:
+            return greedy
+        coins = torch.rand(self.num_envs, generator=self.generator, device=self.device)
+        random = torch.randint(self.num_actions, (self.num_envs,), generator=self.generator, device=self.device)
+        return torch.where(coins < self.epsilon, random, greedy)
+
+    def observe(self, transition: Transition) -> None:
+        """Store one step of all environments."""
+        self.buffer.add(transition)
+        self.step += self.num_envs
+
+    def learn(self) -> dict[str, Tensor | float]:
+        """Take the updates that are due; returns the last one's metrics, {} where none was due."""
+        config, metrics = self.config, {}
+        due = max(self.step - config.learning_starts, 0) // config.update_interval
+        while self.updates < due:
+            metrics = self._update(self.buffer.sample(config.batch_size, self.generator))
+            self.updates += 1
+        if self.step // config.target_interval > (self.step - self.num_envs) // config.target_interval:
+            polyak(self.target_network.parameters(), self.network.parameters(), tau=1.0)
+        return {**metrics, "epsilon": self.epsilon} if metrics else {}
+
+    def _update(self, batch: Transition) -> dict[str, Tensor]:
+        td_loss, metrics = loss(self.network, self.target_network, batch, self.config)
+        self.optimizer.zero_grad()
+        td_loss.backward()
+        self.optimizer.step()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
+        return {
+            "network": self.network.state_dict(),
+            "target_network": self.target_network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+            "step": self.step,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.network.load_state_dict(state["network"])
+        self.target_network.load_state_dict(state["target_network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.generator.set_state(state["generator"])
+        self.step, self.updates = state["step"], state["updates"]

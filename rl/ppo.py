@@ -1,0 +1,216 @@
+"""Proximal policy optimisation (Schulman et al. 2017), in the form of its reference implementation (Huang et al. 2022,
+"The 37 Implementation Details of Proximal Policy Optimization").
+
+`num_steps` steps of N environments are collected, their advantages estimated by GAE, and `num_epochs` passes of
+minibatch updates made of
+
+    L = −E[min(r A, clip(r, 1 − c, 1 + c) A)] + value_coef · ½ E[(V(s) − R)²] − entropy_coef · E[H(π(·|s))]
+
+with the ratio r = π(a|s) / π_old(a|s) and the returns R = A + V_old(s).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import gymnasium
+import torch
+import tyro
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl.buffers import RolloutBuffer
+from rl.errors import UsageError
+from rl.networks import categorical_entropy, categorical_log_prob, categorical_sample, mlp, orthogonal_
+from rl.returns import gae
+from rl.transition import Transition
+
+
+@dataclass(frozen=True)
+class Config:
+    """How PPO learns; the defaults solve CartPole-v1. Counts are environment steps, summed over environments."""
+
+    learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 1e-3  # step size of Adam
+    anneal_steps: int = 0  # environment steps over which the learning rate falls to 0; 0 keeps it constant
+    gamma: float = 0.99  # discount per step
+    gae_lambda: float = 0.95  # GAE's λ: 0 trusts the value network, 1 the returns
+    num_steps: int = 128  # steps of each environment per rollout
+    num_epochs: int = 10  # passes over a rollout
+    num_minibatches: int = 4  # updates per pass
+    clip_coef: float = 0.2  # how far the ratio may leave 1
+    value_coef: float = 0.5  # weight of the value loss
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    max_grad_norm: float = 0.5  # gradients are scaled down to this norm
+    hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer, policy and value network alike
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "num_epochs", "num_minibatches"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
+        for name in ("learning_rate", "clip_coef", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 0")
+        if self.anneal_steps < 0:
+            raise UsageError(f"--anneal-steps {self.anneal_steps}: must be 0 (constant learning rate) or more")
+
+
+class ActorCritic(nn.Module):
+    """A policy network and a value network, apart from one another, with tanh and orthogonal initialisation."""
+
+    def __init__(self, inputs: int, num_actions: int, hidden_sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.actor = orthogonal_(mlp([inputs, *hidden_sizes, num_actions], nn.Tanh), last_gain=0.01)
+        self.critic = orthogonal_(mlp([inputs, *hidden_sizes, 1], nn.Tanh), last_gain=1.0)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """V(s) of observations [..., size], [...]."""
+        return self.critic(obs).squeeze(-1)
+
+
+class Batch(NamedTuple):
+    """What one update learns from."""
+
+    obs: Tensor  # [B, …]
+    actions: Tensor  # [B]
+    log_probs: Tensor  # [B] log π_old(a|s)
+    advantages: Tensor  # [B]
+    returns: Tensor  # [B] targets of the value network
+
+
+def loss(network: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped objective over a minibatch [B], and what to log.
+
+    Advantages are normalised within the minibatch, where it holds more than one. `approx_kl` is E[(r − 1) − log r],
+    which is never negative (Schulman 2020, "Approximating KL divergence", k3).
+    """
+    logits = network.actor(batch.obs)
+    log_ratio = categorical_log_prob(logits, batch.actions) - batch.log_probs
+    ratio = log_ratio.exp()
+    advantages = batch.advantages
+    if advantages.shape[0] > 1:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    clipped = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
+    policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+    value_loss = 0.5 * (network.value(batch.obs) - batch.returns).square().mean()
+    entropy = categorical_entropy(logits).mean()
+    total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    metrics = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approx_kl": (ratio - 1 - log_ratio).mean(),
+        "clip_fraction": ((ratio - 1).abs() > config.clip_coef).float().mean(),
+    }
+    return total, {name: value.detach() for name, value in metrics.items()}
+
+
+class PPO:
+    """The four verbs of an agent: act, observe, learn, and state_dict / load_state_dict."""
+
+    def __init__(
+        self,
+        config: Config,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        num_envs: int,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(action_space, spaces.Discrete):
+            raise UsageError(f"PPO takes discrete actions, and this environment takes {action_space}")
+        self.batch_size = config.num_steps * num_envs
+        if self.batch_size % config.num_minibatches:
+            raise UsageError(
+                f"--num-minibatches {config.num_minibatches}: must divide the rollout of {config.num_steps} steps x "
+                f"{num_envs} environments = {self.batch_size}"
+            )
+        self.config = config
+        self.num_envs = num_envs
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.step = 0  # environment steps observed
+        self.updates = 0  # optimiser steps taken
+        inputs = int(torch.tensor(observation_space.shape).prod())
+        self.network = ActorCritic(inputs, int(action_space.n), config.hidden_sizes).to(device)
+        self.parameters = list(self.network.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
+        self.buffer = RolloutBuffer(config.num_steps, num_envs, observation_space, action_space, device)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = True) -> Tensor:
+        """Actions [N] for observations [N, …]: drawn from the policy, the most likely ones without `explore`."""
+        logits = self.network.actor(obs)
+        return categorical_sample(logits, self.generator) if explore else logits.argmax(dim=-1)
+
+    def observe(self, transition: Transition) -> None:
+        """Store one step of all environments."""
+        self.buffer.add(transition)
+        self.step += self.num_envs
+
+    def learn(self) -> dict[str, Tensor | float]:
+        """Update when the rollout is full; returns the means of its metrics, {} before."""
+        if not self.buffer.full:
+            return {}
+        config = self.config
+        rate = config.learning_rate * (max(1 - self.step / config.anneal_steps, 0.0) if config.anneal_steps else 1.0)
+        self.optimizer.param_groups[0]["lr"] = rate
+        batch = self._batch()
+        self.buffer.clear()
+        history = []
+        for _ in range(config.num_epochs):
+            order = torch.randperm(self.batch_size, generator=self.generator, device=self.device)
+            shuffled = Batch(*(value[order] for value in batch))
+            for minibatch in zip(*(value.chunk(config.num_minibatches) for value in shuffled), strict=True):
+                history.append(self._update(Batch(*minibatch)))
+                self.updates += 1
+        metrics: dict[str, Tensor | float] = {
+            name: torch.stack([m[name] for m in history]).mean() for name in history[0]
+        }
+        return {**metrics, "learning_rate": rate}
+
+    @torch.no_grad()
+    def _batch(self) -> Batch:
+        """The rollout [T, N] flattened to [T·N], with the old policy's log-probabilities and the advantages."""
+        rollout = self.buffer.storage
+        values, next_values = self.network.value(rollout.obs), self.network.value(rollout.next_obs)
+        log_probs = categorical_log_prob(self.network.actor(rollout.obs), rollout.actions)
+        advantages = gae(
+            rollout.rewards,
+            values,
+            next_values,
+            rollout.terminations,
+            rollout.truncations,
+            self.config.gamma,
+            self.config.gae_lambda,
+        )
+        batch = Batch(rollout.obs, rollout.actions, log_probs, advantages, advantages + values)
+        return Batch(*(value.flatten(0, 1) for value in batch))
+
+    def _update(self, batch: Batch) -> dict[str, Tensor]:
+        total, metrics = loss(self.network, batch, self.config)
+        self.optimizer.zero_grad()
+        total.backward()
+        nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+            "step": self.step,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.generator.set_state(state["generator"])
+        self.step, self.updates = state["step"], state["updates"]

@@ -1,0 +1,47 @@
+"""Targets that agents learn from: pure functions of tensors."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def td_target(rewards: Tensor, next_values: Tensor, terminations: Tensor, gamma: float) -> Tensor:
+    """One-step target r + γ (1 − terminated) V(s′) (Sutton & Barto 2018, eq. 6.2; for Q-learning V(s′) = max Q(s′, ·)).
+
+    All [B]; `terminations` is bool. A truncated step keeps its bootstrap.
+    """
+    return rewards + gamma * next_values * ~terminations
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminations: Tensor,
+    truncations: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 11 and 16), cut at the end of each episode.
+
+        δ_t = r_t + γ (1 − terminated_t) V(s_t+1) − V(s_t)
+        A_t = δ_t + γ λ (1 − ended_t) A_t+1,   ended = terminated or truncated
+
+    All [T, N]; `next_values[t]` is the value of the true successor of step t, so the last row needs no special case and
+    a truncated episode bootstraps from the state that it ended in. Returns the advantages [T, N].
+    """
+    deltas = td_target(rewards, next_values, terminations, gamma) - values
+    discounts = gamma * gae_lambda * ~(terminations | truncations)
+    advantages = torch.empty_like(deltas)
+    advantage = torch.zeros_like(deltas[0])
+    for t in reversed(range(deltas.shape[0])):
+        advantage = deltas[t] + discounts[t] * advantage
+        advantages[t] = advantage
+    return advantages
+
+
+@torch.no_grad()
+def polyak(target: Iterable[nn.Parameter], online: Iterable[nn.Parameter], tau: float) -> None:
+    """Move the target network towards the online one in place: θ⁻ ← (1 − τ) θ⁻ + τ θ (Lillicrap et al. 2016)."""
+    torch._foreach_lerp_(list(target), list(online), tau)
