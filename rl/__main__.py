@@ -35,6 +35,7 @@ def main() -> None:
     if command not in commands:
         print(f"rl: no command {command!r}: choose one of {', '.join(commands)}, or see `rl --help`", file=sys.stderr)
         sys.exit(2)
+    sys.path.insert(0, "")  # --env-id my_module:Name-v0 finds my_module.py in the current folder
     sys.exit(run_command(commands[command], arguments))
 
 

@@ -89,7 +89,7 @@ class DQN:
     ) -> None:
         if not isinstance(action_space, spaces.Discrete):
             raise UsageError(
-                f"DQN needs discrete actions, and this environment takes {action_space}: train ppo instead"
+                f"DQN needs discrete actions, and this environment takes {action_space}: choose another environment"
             )
         if config.buffer_size < num_envs:
             raise UsageError(f"--buffer-size {config.buffer_size}: must hold one step of all {num_envs} environments")

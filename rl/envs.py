@@ -3,6 +3,7 @@
 The only file that reads gymnasium's `infos` or knows of autoreset modes.
 """
 
+import importlib
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -215,10 +216,13 @@ def make(env_id: str, num_envs: int, seed: int, *, backend: str = "auto", device
         raise UsageError(f"--backend native knows {', '.join(NATIVE)}, not {env_id}: use --backend sync")
     if backend != "sync" and env_id in NATIVE:
         return NativeEnvs(NATIVE[env_id](), num_envs, seed, device)
+    module, _, name = env_id.rpartition(":")
     try:
-        spec = gymnasium.spec(env_id)
+        if module:
+            importlib.import_module(module)
+        spec = gymnasium.spec(name)
         envs = SyncVectorEnv([lambda: gymnasium.make(spec)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise UsageError(f"--env-id {env_id}: {error}".splitlines()[0]) from error
     return SyncEnvs(envs, seed, device)
 

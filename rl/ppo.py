@@ -119,7 +119,9 @@ class PPO:
         seed: int = 0,
     ) -> None:
         if not isinstance(action_space, spaces.Discrete):
-            raise UsageError(f"PPO takes discrete actions, and this environment takes {action_space}")
+            raise UsageError(
+                f"PPO needs discrete actions, and this environment takes {action_space}: choose another environment"
+            )
         self.batch_size = config.num_steps * num_envs
         if self.batch_size % config.num_minibatches:
             raise UsageError(
