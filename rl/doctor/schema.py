@@ -25,6 +25,11 @@ class Platform:
     tegra: bool = False  # Jetson: no PCI GPU, often no NVML
     amd: bool = False  # /dev/kfd
 
+    @property
+    def own_way(self) -> bool:
+        """WSL2 and Jetson reach their GPU without PCI, /dev/nvidia0 and the module nvidia: no fault if those lack."""
+        return self.wsl or self.dxg or self.tegra
+
 
 @dataclass(frozen=True)
 class KernelDriver:

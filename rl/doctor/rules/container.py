@@ -47,19 +47,11 @@ def hidden_on_purpose(facts: Facts) -> Finding | None:
 
 def not_given(facts: Facts) -> Finding | None:
     """The host's driver is loaded, and nothing of it reached the container."""
-    platform, loaded = facts.platform, facts.kernel_driver.loaded
-    unknown = facts.nodes.ended != "ok"
-    host_ready = loaded or any(gpu.driver == "nvidia" for gpu in facts.nvidia_pci)
-    if (
-        unknown
-        or not host_ready
-        or platform.engine is None
-        or facts.nodes.found
-        or facts.usable
-        or hidden_on_purpose(facts)
-    ):
+    platform, nodes = facts.platform, facts.nodes
+    host_ready = facts.kernel_driver.loaded or any(gpu.driver == "nvidia" for gpu in facts.nvidia_pci)
+    if not host_ready or platform.engine is None or platform.own_way:
         return None
-    if platform.tegra or platform.wsl:  # no such nodes there, also when all is well
+    if nodes.ended != "ok" or nodes.found or facts.usable:
         return None
     evidence = (
         f"the host's NVIDIA driver is loaded (version {facts.driver_version or 'unknown'})",
@@ -71,9 +63,9 @@ def not_given(facts: Facts) -> Finding | None:
 
 
 def capability_missing(facts: Facts) -> Finding | None:
-    """NVIDIA_DRIVER_CAPABILITIES keeps one of the two driver libraries out."""
+    """NVIDIA_DRIVER_CAPABILITIES keeps a driver library out: compute stands for libcuda, utility for NVML."""
     compute, utility = facts.driver_api.load_error is None, facts.nvml.load_error is None
-    if not any(node.opened == "ok" for node in facts.gpu_nodes) or compute == utility:
+    if not any(node.opened == "ok" for node in facts.gpu_nodes) or (compute and utility):
         return None
     word, error = ("utility", facts.nvml.load_error) if compute else ("compute", facts.driver_api.load_error)
     if not facts.lacks_capability(word):
@@ -91,7 +83,7 @@ def uvm_missing(facts: Facts) -> Finding | None:
     names = {node.name for node in facts.nodes.found if node.opened == "ok"}
     if "nvidiactl" not in names or any(node.name == "nvidia-uvm" for node in facts.nodes.found):
         return None
-    if facts.usable or facts.platform.wsl or facts.platform.tegra or facts.driver_api.init in (None, 0):
+    if facts.platform.own_way or facts.driver_api.init in (None, 0):
         return None
     evidence = (
         "/dev/nvidiactl opens, /dev/nvidia-uvm does not exist",
@@ -110,10 +102,10 @@ def uvm_missing(facts: Facts) -> Finding | None:
 def driver_library_missing(facts: Facts) -> Finding | None:
     """The GPU is reachable, but libcuda.so.1 cannot be loaded."""
     error, platform = facts.driver_api.load_error, facts.platform
-    reachable = (
-        facts.nodes.found or platform.dxg or platform.tegra or (facts.kernel_driver.loaded and not platform.engine)
-    )
-    if error is None or not reachable or facts.usable or facts.lacks_capability("compute") or hidden_on_purpose(facts):
+    on_host = facts.kernel_driver.loaded and platform.engine is None
+    if error is None or not (facts.nodes.found or platform.dxg or platform.tegra or on_host):
+        return None
+    if capability_missing(facts):
         return None
     cause = "the GPU is here, but the driver's library libcuda.so.1 cannot be loaded"
     outside = (Fix("host", "sudo ubuntu-drivers install && sudo reboot", "Ubuntu: the driver's libraries are missing"),)

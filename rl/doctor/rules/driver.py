@@ -50,7 +50,7 @@ def call_crashed(facts: Facts) -> Finding | None:
 
 def too_old(facts: Facts) -> Finding | None:
     """The driver's CUDA major is below that of torch. Majors only: within one, an older minor is allowed."""
-    needed, driver_cuda = _major(facts.torch_cuda), facts.driver_api.version or facts.nvml.cuda_version
+    needed, driver_cuda = _major(facts.torch_cuda), facts.driver_api.version
     if needed is None or not driver_cuda or driver_cuda // 1000 >= needed or facts.torch.available:
         return None
     driver, minimum = _major(facts.driver_version), MINIMUM_DRIVER.get(needed)
@@ -61,26 +61,28 @@ def too_old(facts: Facts) -> Finding | None:
         f"driver {facts.driver_version or '(version unknown)'} serves CUDA up to {cuda_text(driver_cuda)}",
         f"torch {facts.torch_version} is built for CUDA {facts.torch_cuda}",
     )
-    least = str(minimum or "the newest")
+    least = f"driver {minimum} or newer" if minimum else "a newer driver"
     fixes = [
         Fix(
-            "host", f"sudo apt-get install -y nvidia-driver-{least} && sudo reboot", f"Ubuntu; or any driver >= {least}"
+            "host",
+            f"sudo apt-get install -y nvidia-driver-{minimum or '<newest>'} && sudo reboot",
+            f"Ubuntu; or {least}",
         ),
-        Fix("wsl", f"install NVIDIA's Windows driver {least} or newer, then: wsl --update"),
+        Fix("wsl", f"in Windows, install NVIDIA's {least}; then: wsl --update"),
     ]
     if serves == 12:
         image = "docker run --gpus all ... pytorch-cuda-rl:torch2.7"
         fixes.append(Fix("docker", image, "if the driver has to stay: this variant is built for CUDA 12.6"))
     if serves in WHEEL_FOR:
         fixes.append(Fix("inside", WHEEL_FOR[serves], "if the driver has to stay, without changing the image"))
-    cause = f"the NVIDIA driver is too old for this torch: CUDA {needed} needs driver {least} or newer"
+    cause = f"the NVIDIA driver is too old for this torch: CUDA {needed} needs {least}"
     return Finding("driver-too-old", "fatal", cause, evidence, tuple(fixes))
 
 
 def init_failed(facts: Facts) -> Finding | None:
     """No rule knows the cause better: say the driver's own number, or that it has no GPU."""
     api = facts.driver_api
-    if facts.usable or not facts.gpu_expected or api.ended in ("timeout", "not run"):
+    if facts.usable or not facts.gpu_expected:
         return None
     evidence = [
         f"/dev/{node.name} cannot be opened: {node.opened}" for node in facts.nodes.found if node.opened != "ok"

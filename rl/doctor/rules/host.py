@@ -23,10 +23,8 @@ def no_gpu(facts: Facts) -> Finding | None:
 
 def kernel_driver_missing(facts: Facts) -> Finding | None:
     """A GPU on the bus, and no NVIDIA kernel module: nouveau has it, a virtual machine has it, or nobody."""
-    platform, drivers = facts.platform, {gpu.driver for gpu in facts.nvidia_pci}
-    if not drivers or facts.kernel_driver.loaded or "nvidia" in drivers or facts.usable:
-        return None
-    if platform.wsl or platform.dxg or platform.tegra:  # these drive their GPU without this module
+    drivers = {gpu.driver for gpu in facts.nvidia_pci}
+    if not drivers or facts.kernel_driver.loaded or "nvidia" in drivers or facts.usable or facts.platform.own_way:
         return None
     evidence = [f"PCI {gpu.address}: an NVIDIA GPU, driven by {gpu.driver or 'nothing'}" for gpu in facts.nvidia_pci]
     evidence.append("/proc/driver/nvidia is missing: the NVIDIA kernel module is not loaded on the host")

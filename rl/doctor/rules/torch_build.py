@@ -52,9 +52,9 @@ def cpu_build(facts: Facts) -> Finding | None:
 
 
 def sees_no_gpu(facts: Facts) -> Finding | None:
-    """The driver has a GPU, torch is built for CUDA, and still says that there is none."""
+    """The driver has a GPU, and torch says that there is none."""
     run = facts.torch
-    if run.available is not False or not facts.driver_usable or not facts.torch_cuda:
+    if run.available is not False or not facts.driver_usable:
         return None
     cause = "the driver is ready, but torch does not find the GPU"
     evidence = (*run.warnings, f"the driver API counts {facts.driver_api.count} GPUs, torch {run.count}")
@@ -77,9 +77,8 @@ def kernel_failed(facts: Facts) -> Finding | None:
 
 
 def _reinstall(facts: Facts) -> Fix:
-    """The wheel for this driver's CUDA; where there is no driver, the newest that the driver table knows."""
-    version = facts.driver_api.version or facts.nvml.cuda_version or 0
-    major = min(max(WHEEL_FOR), version // 1000)
+    """The wheel for this driver's CUDA; the newest one where that is not known."""
     if not facts.hardware_visible:
         return Fix("inside", "pip install --force-reinstall torch")
-    return Fix("inside", WHEEL_FOR.get(major, WHEEL_FOR[max(WHEEL_FOR)]))
+    newest = max(WHEEL_FOR)
+    return Fix("inside", WHEEL_FOR.get((facts.driver_api.version or 0) // 1000, WHEEL_FOR[newest]))
