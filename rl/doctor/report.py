@@ -69,8 +69,11 @@ def as_text(facts: Facts) -> str:
     """The whole report for a person; its first line is the verdict."""
     findings = judge(facts)
     lines = [verdict(facts, findings).line, "", *_table(facts)]
-    for number, finding in enumerate(finding for finding in findings if finding.severity != "info"):
-        lines += ["", f"{'Also' if number else 'Cause'}: {finding.cause} [{finding.id}]"]
+    for finding in findings:
+        if finding.severity == "info" and not finding.fixes:
+            continue  # the first line has said it
+        label = "Note" if finding.severity == "info" else "Cause" if finding is findings[0] else "Also"
+        lines += ["", f"{label}: {finding.cause} [{finding.id}]"]
         lines += [f"  - {line}" for line in finding.evidence]
         for fix in applicable(finding.fixes, facts.platform):
             lines += [f"  {_place(fix)}{f' ({fix.note})' if fix.note else ''}:", f"      {fix.command}"]

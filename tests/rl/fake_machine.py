@@ -1,79 +1,13 @@
-"""Machines that are not here, for the doctor's tests: as facts, as a tree of files, as libraries, as a torch."""
+"""Machines that are not here, for the doctor's tests: as a tree of files, as libraries, as a package torch."""
 
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from rl.doctor.schema import (
-    DriverApi,
-    Facts,
-    KernelDriver,
-    Node,
-    Nodes,
-    Nvml,
-    NvmlGpu,
-    PciGpu,
-    Platform,
-    TorchBuild,
-    TorchRun,
-)
-
 REPO = Path(__file__).parents[2]
-NO_FILE = "cannot open shared object file: No such file or directory"
 VERSION_LINE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs@host)\n"
-
-
-def nodes(*names: str, opened: str = "ok") -> Nodes:
-    return Nodes(ended="ok", found=tuple(Node(name, "0666", 0, 195, opened) for name in names))
-
-
-def cpu_machine(**changes) -> Facts:
-    """No NVIDIA hardware, nothing of the driver, the CPU build of torch; in Docker."""
-    machine = Facts(
-        platform=Platform(machine="x86_64", kernel="6.8.0-45-generic", engine="docker"),
-        nodes=nodes(),
-        driver_api=DriverApi(ended="ok", load_error=f"libcuda.so.1: {NO_FILE}"),
-        nvml=Nvml(ended="ok", load_error=f"libnvidia-ml.so.1: {NO_FILE}"),
-        torch_build=TorchBuild(True, "2.13.0+cpu"),
-        torch=TorchRun(ended="ok", version="2.13.0+cpu", available=False, count=0),
-    )
-    return replace(machine, **changes)
-
-
-def gpu_machine(
-    name: str = "NVIDIA H200", gpus: int = 1, version: str = "2.13.0", cuda: str = "13.0", **changes
-) -> Facts:
-    """Driver 580 and its GPUs, all given to a Docker container, and a torch that uses them."""
-    machine = Facts(
-        platform=Platform(machine="x86_64", kernel="6.8.0-45-generic", engine="docker"),
-        kernel_driver=KernelDriver(loaded=True, version="580.95.05", open_module=True, uvm_loaded=True),
-        pci=tuple(PciGpu(f"0000:{i:02x}:00.0", "0x10de", "0x2335", "nvidia") for i in range(gpus)),
-        nodes=nodes("nvidiactl", "nvidia-uvm", *(f"nvidia{i}" for i in range(gpus))),
-        environment={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility,graphics"},
-        driver_api=DriverApi(ended="ok", version=13000, init=0, count=gpus),
-        nvml=Nvml(
-            ended="ok",
-            init=0,
-            driver_version="580.95.05",
-            cuda_version=13000,
-            count=gpus,
-            gpus=tuple(NvmlGpu(name, f"GPU-{i}", 141 * 2**30) for i in range(gpus)),
-        ),
-        torch_build=TorchBuild(True, version, cuda),
-        torch=TorchRun(
-            ended="ok", version=version, cuda=cuda, available=True, count=gpus, current_device=0, names=(name,) * gpus
-        ),
-    )
-    return replace(machine, **changes)
-
-
-def no_libraries() -> dict[str, object]:
-    """What the driver's libraries say where none was given."""
-    machine = cpu_machine()
-    return {"driver_api": machine.driver_api, "nvml": machine.nvml, "torch": replace(machine.torch, cuda="13.0")}
 
 
 def make_root(

@@ -1,0 +1,143 @@
+"""What the doctor says: silence on healthy machines, and the wording of the others."""
+
+from dataclasses import replace
+
+import pytest
+from machine_facts import (
+    JETSON,
+    NO_FILE,
+    NOT_LOADED,
+    NOUVEAU,
+    QUICK,
+    WSL,
+    commands,
+    cpu_machine,
+    gpu_machine,
+    nodes,
+    without_gpu,
+)
+
+from rl.doctor.report import as_text, verdict
+from rl.doctor.rules import GPU_CAUSES, SYMPTOMS, TORCH_CAUSES, judge
+from rl.doctor.schema import DriverApi, KernelDriver, Nvml, NvmlGpu, Platform, TorchRun
+
+H100 = gpu_machine("NVIDIA H100 80GB HBM3", 8)
+HEALTHY = {
+    "H100": H100,
+    "H100, torch not asked": replace(H100, torch=QUICK),
+    "A100 with MIG": gpu_machine("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 1),
+    "RTX 4090, on the bare machine": gpu_machine("NVIDIA GeForce RTX 4090", platform=Platform(kernel="6.8.0")),
+    "GTX 1080, the 2.7 variant on an old driver": gpu_machine(
+        "NVIDIA GeForce GTX 1080",
+        version="2.7.1",
+        cuda="12.6",
+        kernel_driver=KernelDriver(True, "535.54.03", False, True),
+        driver_api=DriverApi(ended="ok", version=12020, init=0, count=1),
+    ),
+    "WSL2": gpu_machine(platform=WSL, kernel_driver=NOT_LOADED, pci=(), nodes=nodes()),
+    "Jetson, which has no NVML": gpu_machine(
+        "Orin",
+        platform=JETSON,
+        kernel_driver=NOT_LOADED,
+        pci=(),
+        nodes=nodes(),
+        nvml=Nvml(ended="ok", load_error=f"libnvidia-ml.so.1: {NO_FILE}"),
+    ),
+    "two GPUs, the second one selected": replace(
+        gpu_machine(gpus=1), pci=gpu_machine(gpus=2).pci, nodes=nodes("nvidiactl", "nvidia-uvm", "nvidia1")
+    ),
+    "CDI, which sets the variable to void": gpu_machine(environment={"NVIDIA_VISIBLE_DEVICES": "void"}),
+    "gVisor, which shows nodes only": gpu_machine(kernel_driver=NOT_LOADED, pci=()),
+    "Kubernetes": gpu_machine(platform=Platform(kernel="6.8.0", engine="kubernetes")),
+    "forward compatibility: libcuda newer than the driver": gpu_machine(
+        kernel_driver=KernelDriver(True, "535.54.03", False, True),
+        nvml=Nvml(ended="ok", init=0, cuda_version=12020, count=1, gpus=(NvmlGpu("NVIDIA H100"),)),
+        torch=QUICK,
+    ),
+    "WSL2 with CDI, which has no nodes to count": gpu_machine(
+        platform=WSL, kernel_driver=NOT_LOADED, pci=(), nodes=nodes(), environment={"NVIDIA_VISIBLE_DEVICES": "void"}
+    ),
+    "a kernel driver of another name": gpu_machine(kernel_driver=NOT_LOADED, pci=(replace(NOUVEAU[0], driver="nova"),)),
+    "a torch that works in spite of the version": gpu_machine(
+        kernel_driver=KernelDriver(), driver_api=DriverApi(ended="ok", version=12080, init=0, count=1)
+    ),
+    "a sandbox without nodes": gpu_machine(nodes=nodes()),
+}
+
+
+@pytest.mark.parametrize("facts", HEALTHY.values(), ids=HEALTHY.keys())
+def test_no_rule_fires_on_a_healthy_machine(facts):
+    # Every single rule, also those that `judge` would not have asked.
+    assert [finding for rule in GPU_CAUSES + TORCH_CAUSES + SYMPTOMS if (finding := rule(facts))] == []
+    assert verdict(facts, judge(facts)).status == "ready"
+
+
+def test_a_plain_report_begins_with_its_verdict_and_has_evidence_and_command():
+    lines = as_text(without_gpu()).splitlines()
+    assert lines[0].startswith("No usable GPU: the host has a GPU and its driver, but this container")
+    assert "  - there is no /dev/nvidia* in here" in lines
+    assert "      docker run --gpus all ..." in lines
+
+
+def test_a_healthy_report_says_what_torch_cuda_and_nvml_say():
+    text = as_text(gpu_machine(gpus=2))
+    assert text.splitlines() == [
+        "GPU ready: 2 x NVIDIA H200, driver 580.95.05, torch 2.13.0",
+        "",
+        "  torch   2.13.0, built for CUDA 13.0",
+        "  CUDA    available: yes; GPUs: 2; current device: cuda:0; driver 580.95.05, serves CUDA 13.0",
+        "  NVML    ok",
+        "  GPU 0   NVIDIA H200, 141 GiB",
+        "  GPU 1   NVIDIA H200, 141 GiB",
+    ]
+
+
+def test_a_quick_report_does_not_claim_what_it_has_not_asked():
+    assert as_text(gpu_machine(torch=QUICK)).splitlines() == [
+        "GPU ready: NVIDIA H200, driver 580.95.05, torch 2.13.0 (not tried)",
+        "",
+        "  torch   2.13.0, built for CUDA 13.0 (not imported)",
+        "  CUDA    available: yes; GPUs: 1; current device: not asked; driver 580.95.05, serves CUDA 13.0",
+        "  NVML    ok",
+        "  GPU 0   NVIDIA H200, 141 GiB",
+    ]
+
+
+def test_a_cpu_report_is_four_lines():
+    assert as_text(cpu_machine()).splitlines() == [
+        "CPU only: no NVIDIA GPU is visible on this machine; training runs on the CPU",
+        "",
+        "  torch   2.13.0+cpu, built without CUDA",
+        "  CUDA    available: no; GPUs: 0; current device: cpu",
+        f"  NVML    libnvidia-ml.so.1: {NO_FILE}",
+    ]
+
+
+def test_a_report_of_two_causes_tells_the_second_as_also():
+    broken = TorchRun(ended="ok", step="import torch", error="ImportError: torn")
+    lines = as_text(without_gpu(torch=broken)).splitlines()
+    assert lines[2] == "  torch   2.13.0, built for CUDA 13.0 (fails)"
+    assert [line for line in lines if line.startswith(("Cause: ", "Also: "))] == [
+        "Cause: the host has a GPU and its driver, but this container was started without them (no --gpus) "
+        "[container-without-gpu]",
+        "Also: torch is installed but broken: 'import torch' fails [torch-broken]",
+    ]
+
+
+def test_a_container_of_unknown_engine_is_shown_the_command_of_each():
+    text = commands(without_gpu("container"))
+    assert "docker run" in text
+    assert "podman run" in text
+    assert "runtimeClassName" in text
+    assert "apptainer" not in text
+
+
+def test_a_gpu_hidden_on_purpose_is_a_note_with_the_way_back():
+    hidden = DriverApi(ended="ok", version=13000, init=100)
+    facts = gpu_machine(environment={"CUDA_VISIBLE_DEVICES": ""}, driver_api=hidden, torch=QUICK)
+    assert as_text(facts).splitlines()[-4:] == [
+        "Note: CUDA_VISIBLE_DEVICES hides every GPU [gpu-hidden]",
+        "  - CUDA_VISIBLE_DEVICES is ''",
+        "  In here:",
+        "      unset CUDA_VISIBLE_DEVICES",
+    ]
