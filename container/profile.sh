@@ -1,0 +1,3 @@
+# Login shells, after /etc/profile has replaced PATH by its own.
+. /etc/rl/session
+if [ -r /tmp/rl/path ]; then PATH=$(cat /tmp/rl/path); fi

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# The container's start: identity, folders, secrets, environment, self-check; then the command, or the services.
+# What is written outside the mounts goes to /tmp/rl.
+set -euo pipefail
+
+say() { printf '%s\n' "$*" >&2; }
+fail() {
+    say "entrypoint: $*"
+    exit 1
+}
+
+# -- As root: step down to the owner of the work folder. An empty folder of root's, as the engine makes one for a mount
+# that was not there, is handed to uid 1000; a folder with files in it is the owner's business.
+if [ "$(id -u)" = 0 ]; then
+    folder=/workspace/code
+    [ -e "$folder" ] || folder=/workspace
+    for mount in "$folder" /workspace/models; do
+        if [ -O "$mount" ] && [ -z "$(ls -A "$mount")" ]; then chown 1000:1000 "$mount" 2>/dev/null || true; fi
+    done
+    owner=$(stat -c %u "$folder")
+    [ "$owner" -ge 500 ] || fail "started as root, and $folder belongs to uid $owner: not stepping down to that." \
+        "On the host: chown -R 1000:1000 the folder"
+    drop=(setpriv --reuid "$owner" --regid "$(stat -c %g "$folder")" --clear-groups --inh-caps=-all)
+    "${drop[@]}" true 2>/dev/null || fail "started as root, without the capabilities to step down to uid $owner, the" \
+        "owner of $folder: start it with --user $owner:$(stat -c %g "$folder")"
+    for stream in /dev/stdout /dev/stderr; do # the services open them by name
+        if [ -p "$stream" ] || [ -c "$stream" ]; then chown "$owner" "$stream" 2>/dev/null || true; fi
+    done
+    exec "${drop[@]}" "$0" "$@"
+fi
+
+# -- Identity: the login name is rl under any uid. libnss-extrausers reads these files, and refuses ids below 500.
+uid=$(id -u) gid=$(id -g)
+[ "$uid" -ge 500 ] || fail "uid $uid is a system user's: start with a uid of 500 or more, as in" \
+    "--user \"\$(id -u):\$(id -g)\""
+mkdir -p /tmp/rl 2>/dev/null && [ -w /tmp/rl ] || fail "cannot write /tmp/rl: with --read-only give --tmpfs /tmp"
+echo "rl:*:$uid:$((gid < 500 ? 1000 : gid)):rl:/tmp/rl/home:/bin/bash" >/tmp/rl/passwd
+echo "rl:*:$gid:" >/tmp/rl/group
+
+# -- Folders: the work folder, the models, and the state, which is kept where the models are.
+writable() { mkdir -p "$1" 2>/dev/null && [ -w "$1" ]; }
+work=/workspace/code
+state=$RL_MODELS_DIR/.state
+if mountpoint -q /workspace/.state; then state=/workspace/.state; fi
+locked=()
+if ! writable "$RL_MODELS_DIR"; then
+    locked+=("$RL_MODELS_DIR")
+    export RL_MODELS_DIR=/tmp/rl/models
+    mkdir -p "$RL_MODELS_DIR"
+fi
+if ! writable "$work"; then
+    locked+=("$work")
+    if [ -z "$(ls -A "$work" 2>/dev/null)" ]; then work=/tmp/rl/code; fi # a read-only folder with files stays in use
+    mkdir -p "$work" 2>/dev/null || true
+fi
+writable "$state" || { state=/tmp/rl/state.lost && mkdir -p "$state"; }
+chmod 0700 "$state" 2>/dev/null || true
+mkdir -p "$state/home/.ssh" "$state/ssh"
+ln -sfn "$state" /tmp/rl/state
+ln -sfn "$state/home" /tmp/rl/home
+ln -sfn "$work" /tmp/rl/work
+if [ -w "$work" ] && [ -z "$(ls -A "$work")" ]; then cp -r /opt/rl/templates/. "$work"; fi
+if [ "$PWD" = /workspace ]; then cd "$work"; fi
+
+if [ ${#locked[@]} -gt 0 ]; then
+    say "uid $uid cannot write ${locked[*]}: what is made there is lost with the container. To keep it, on the host:"
+    # shellcheck disable=SC2016  # to be typed as it stands
+    say '    mkdir -p code models && docker run --user "$(id -u):$(id -g)" … -v ./code:/workspace/code -v ./models:/workspace/models'
+fi
+
+# -- Secrets: files for the services only; then they leave the environment.
+umask_before=$(umask)
+umask 077
+token=${JUPYTER_TOKEN:-} shown="the one you gave"
+if [ -z "$token" ] && [ -n "${JUPYTER_TOKEN_FILE:-}" ]; then
+    token=$(cat "$JUPYTER_TOKEN_FILE") || fail "JUPYTER_TOKEN_FILE=$JUPYTER_TOKEN_FILE cannot be read by uid $uid"
+fi
+if [ -z "$token" ]; then
+    [ -s "$state/token" ] || python -c 'import secrets; print(secrets.token_hex(24))' >"$state/token"
+    token=$(cat "$state/token") shown=$token
+fi
+printf '%s' "$token" >/tmp/rl/token
+{
+    printf '%s\n' "${SSH_PUBLIC_KEY:-}"
+    find -L /etc/ssh/authorized_keys -type f -exec cat {} + 2>/dev/null || true
+} >"$state/home/.ssh/given_keys"
+[ -s "$state/ssh/ssh_host_ed25519_key" ] ||
+    ssh-keygen -q -t ed25519 -N '' -C rl -f "$state/ssh/ssh_host_ed25519_key"
+umask "$umask_before"
+unset JUPYTER_TOKEN JUPYTER_TOKEN_FILE SSH_PUBLIC_KEY
+
+# -- Environment, for ssh sessions: all that is exported here, but what a session has of its own.
+(unset PWD OLDPWD SHLVL TERM && export -p) >/tmp/rl/environment
+printf '%s' "$PATH" >/tmp/rl/path
+
+# -- Self-check.
+check=0
+case ${GPU_CHECK:=warn} in
+off) echo "GPU check: off" >/tmp/rl/doctor.txt ;;
+warn | strict)
+    depth=()
+    if [ $# -gt 0 ]; then depth=(--quick); fi # a command has its own import of torch to wait for
+    rl doctor "${depth[@]}" --save-facts /tmp/rl/facts.json --json >/tmp/rl/doctor.json || check=$?
+    rl doctor --facts /tmp/rl/facts.json >/tmp/rl/doctor.txt || true
+    ;;
+*) fail "GPU_CHECK=$GPU_CHECK: must be warn, strict or off" ;;
+esac
+head -n 1 /tmp/rl/doctor.txt >/tmp/rl/greeting
+if [ "$GPU_CHECK" = strict ] && [ "$check" -ne 0 ]; then
+    cat /tmp/rl/doctor.txt >&2
+    exit "$check"
+fi
+
+# -- The command, or the services.
+if [ $# -gt 0 ]; then
+    [[ $1 != -* ]] || fail "$1 stands after the image's name, so it is no option of docker run: put it before"
+    cat /tmp/rl/greeting >&2
+    exec "$@"
+fi
+cat <<CARD
+
+$(cat /tmp/rl/doctor.txt)
+
+  Jupyter Lab   port 8888 of the container, token: $shown
+  SSH           port 2222 of the container, user rl: ssh rl@HOST -p PORT
+  Your files    $work; models in $RL_MODELS_DIR
+
+CARD
+exec /etc/rl/serve.sh
