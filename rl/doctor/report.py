@@ -71,12 +71,12 @@ def as_text(facts: Facts) -> str:
     lines = [verdict(facts, findings).line, "", *_table(facts)]
     for finding in findings:
         if finding.severity == "info" and not finding.fixes:
-            continue  # the first line has said it
-        label = "Note" if finding.severity == "info" else "Cause" if finding is findings[0] else "Also"
-        lines += ["", f"{label}: {finding.cause} [{finding.id}]"]
+            continue  # the verdict has said it
+        title = f"Why [{finding.id}]:" if finding is findings[0] else f"Also [{finding.id}]: {finding.cause}"
+        lines += ["", title]
         lines += [f"  - {line}" for line in finding.evidence]
         for fix in applicable(finding.fixes, facts.platform):
-            lines += [f"  {_place(fix)}{f' ({fix.note})' if fix.note else ''}:", f"      {fix.command}"]
+            lines += [f"  {_place(fix)}{', ' + fix.note if fix.note else ''}:", f"      {fix.command}"]
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ def capabilities(given: str, *, cuda: bool, nvml: bool) -> Facts:
 
 def test_capabilities_without_compute_are_fatal_and_without_utility_degraded():
     assert headline(capabilities("utility", cuda=False, nvml=True)) == ("capability-missing", 3)
+    assert ids(capabilities("utility", cuda=False, nvml=True)) == ["capability-missing"]
     assert headline(capabilities("graphics", cuda=False, nvml=False)) == ("capability-missing", 3)
     degraded = capabilities("compute,graphics", cuda=True, nvml=False)
     assert ids(degraded) == ["capability-missing"]
@@ -73,7 +74,12 @@ def test_a_missing_uvm_node_is_not_blamed_where_cuda_has_started_or_crashed():
 def test_refused_nodes_are_evidence_and_come_before_a_missing_uvm_node():
     facts = uvm(loaded=True, code=304, nodes=nodes("nvidiactl", "nvidia0", opened="EACCES"))
     assert ids(facts) == ["cuda-init-failed"]
-    assert "/dev/nvidia0 cannot be opened: EACCES" in judge(facts)[0].evidence
+    assert judge(facts)[0].evidence == (
+        "the driver could not use its device nodes: look at their permissions",
+        "/dev/nvidiactl cannot be opened: EACCES",
+        "/dev/nvidia0 cannot be opened: EACCES",
+        "NVIDIA_VISIBLE_DEVICES=all",
+    )
 
 
 def test_all_that_the_driver_says_is_evidence_where_the_cause_is_unknown():
@@ -134,6 +140,7 @@ def test_another_librarys_version_is_not_taken_for_the_drivers_age(code):
 def test_a_driver_too_old_is_found_where_its_own_version_cannot_be_read():
     facts = aged(12040, "", nvml=Nvml(ended="ok", init=18))
     assert headline(facts) == ("driver-too-old", 3)
+    assert judge(facts)[0].evidence[0] == "driver (version unknown) serves CUDA up to 12.4"
 
 
 def test_a_torch_newer_than_the_doctors_table_still_finds_its_driver_too_old():
@@ -190,4 +197,4 @@ def test_an_expected_gpu_that_no_rule_can_explain_is_still_a_failure():
     none = DriverApi(ended="ok", version=13000, init=0, count=0)
     facts = gpu_machine(driver_api=none, torch=TorchRun(ended="ok", version="2.13.0", cuda="13.0", available=False))
     assert headline(facts) == ("gpu-not-usable", 3)
-    assert judge(facts)[0].evidence[0] == "libcuda.so.1: 0 GPUs (ok)"
+    assert judge(facts)[0].evidence[0] == "libcuda.so.1 counts 0 GPUs (ok)"

@@ -9,7 +9,7 @@ GIVE_GPU = (
         "docker",
         "sudo apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker"
         " && sudo systemctl restart docker",
-        "on the host, if docker then says 'could not select device driver': the toolkit is missing",
+        "on the host, if docker then says 'could not select device driver' (the toolkit is missing)",
     ),
     Fix(
         "docker",
@@ -56,7 +56,7 @@ def not_given(facts: Facts) -> Finding | None:
     evidence = (
         f"the host's NVIDIA driver is loaded (version {facts.driver_version or 'unknown'})",
         "there is no /dev/nvidia* in here",
-        f"libcuda.so.1: {facts.driver_api.load_error or 'found, but of no use without the nodes'}",
+        facts.driver_api.load_error or "libcuda.so.1 is here, but of no use without the nodes",
     )
     cause = "the host has a GPU and its driver, but this container was started without them (no --gpus)"
     return Finding("container-without-gpu", "fatal", cause, evidence, GIVE_GPU)
@@ -108,7 +108,11 @@ def driver_library_missing(facts: Facts) -> Finding | None:
     if capability_missing(facts):
         return None
     cause = "the GPU is here, but the driver's library libcuda.so.1 cannot be loaded"
-    outside = (Fix("host", "sudo ubuntu-drivers install && sudo reboot", "Ubuntu: the driver's libraries are missing"),)
+    outside = (
+        Fix(
+            "host", "sudo ubuntu-drivers install && sudo reboot", "on Ubuntu, since the driver's libraries are missing"
+        ),
+    )
     windows = Fix("wsl", "wsl --update", "in Windows, beside a recent NVIDIA driver for Windows")
     fixes = (*GIVE_GPU, windows) if platform.engine else (*outside, windows)
     return Finding("driver-library-missing", "fatal", cause, (error,), fixes)

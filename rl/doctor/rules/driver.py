@@ -66,7 +66,7 @@ def too_old(facts: Facts) -> Finding | None:
         Fix(
             "host",
             f"sudo apt-get install -y nvidia-driver-{minimum or '<newest>'} && sudo reboot",
-            f"Ubuntu; or {least}",
+            f"on Ubuntu; elsewhere {least}",
         ),
         Fix("wsl", f"in Windows, install NVIDIA's {least}; then: wsl --update"),
     ]
@@ -95,7 +95,7 @@ def init_failed(facts: Facts) -> Finding | None:
         cause = f"the driver does not start: cuInit gives {api.init} ({api.init_name or 'no name'})"
         evidence.insert(0, CUDA_ERRORS.get(api.init, "this number has no explanation here"))
         return Finding("cuda-init-failed", "fatal", cause, tuple(evidence), (KERNEL_LOG,))
-    evidence.insert(0, f"libcuda.so.1: {api.load_error or f'{api.count or 0} GPUs'} ({api.ended})")
+    evidence.insert(0, f"{api.load_error or f'libcuda.so.1 counts {api.count or 0} GPUs'} ({api.ended})")
     cause = "a GPU is expected, but the driver has none to give"
     return Finding("gpu-not-usable", "fatal", cause, tuple(evidence), (Fix("host", "nvidia-smi"), KERNEL_LOG))
 

@@ -28,15 +28,17 @@ def kernel_driver_missing(facts: Facts) -> Finding | None:
         return None
     evidence = [f"PCI {gpu.address}: an NVIDIA GPU, driven by {gpu.driver or 'nothing'}" for gpu in facts.nvidia_pci]
     evidence.append("/proc/driver/nvidia is missing: the NVIDIA kernel module is not loaded on the host")
-    look = Fix("host", "sudo dmesg | grep -iE 'nvrm|nvidia|secure boot'; dkms status", "if that fails, to see why")
+    look = Fix("host", "sudo dmesg | grep -iE 'nvrm|nvidia|secure boot'; dkms status", "to see why, if that fails")
     if drivers == {"vfio-pci"}:
         cause = "the GPU is reserved for a virtual machine (vfio-pci), so the host has no driver for it"
         return Finding("gpu-reserved-for-vm", "fatal", cause, tuple(evidence), (Fix("host", "lspci -nnk -d 10de:"),))
     if "nouveau" in drivers:
         cause = "the host drives the GPU with nouveau, not with NVIDIA's driver"
-        install = Fix("host", "sudo ubuntu-drivers install && sudo reboot", "Ubuntu; elsewhere install NVIDIA's driver")
+        install = Fix(
+            "host", "sudo ubuntu-drivers install && sudo reboot", "on Ubuntu; elsewhere install NVIDIA's driver"
+        )
         return Finding("nouveau-driver", "fatal", cause, tuple(evidence), (install, look))
     cause = "the host has an NVIDIA GPU, but its NVIDIA driver is not installed or not loaded"
-    install = Fix("host", "sudo ubuntu-drivers install && sudo reboot", "if no driver is installed (Ubuntu)")
+    install = Fix("host", "sudo ubuntu-drivers install && sudo reboot", "on Ubuntu, if no driver is installed")
     load = Fix("host", "sudo modprobe nvidia && nvidia-smi", "if a driver is installed")
     return Finding("no-host-driver", "fatal", cause, tuple(evidence), (load, install, look))
