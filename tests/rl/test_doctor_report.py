@@ -17,7 +17,7 @@ from machine_facts import (
     without_gpu,
 )
 
-from rl.doctor.report import as_text, verdict
+from rl.doctor.report import as_text, summary, verdict
 from rl.doctor.rules import GPU_CAUSES, SYMPTOMS, TORCH_CAUSES, judge
 from rl.doctor.schema import DriverApi, KernelDriver, Nvml, NvmlGpu, Platform, TorchRun
 
@@ -142,3 +142,10 @@ def test_a_gpu_hidden_on_purpose_comes_with_the_way_back():
         "  In here:",
         "      unset CUDA_VISIBLE_DEVICES",
     ]
+
+
+def test_a_gpu_that_cuda_visible_devices_leaves_out_is_not_counted():
+    one = replace(gpu_machine().torch, names=("NVIDIA A2",))
+    facts = gpu_machine(gpus=2, torch=one, environment={"CUDA_VISIBLE_DEVICES": "1"})
+    assert as_text(facts).splitlines()[0] == "GPU ready: NVIDIA A2, driver 580.95.05, torch 2.13.0"
+    assert (summary(facts)["gpu_count"], summary(facts)["gpu_names"]) == (1, ["NVIDIA A2"])

@@ -109,6 +109,8 @@ def test_a_driver_below_torchs_cuda_major_is_too_old_and_the_fitting_image_is_na
     assert "driver 580 or newer" in judge(facts)[0].cause
     assert "pytorch-cuda-rl:torch2.7" in commands(facts)
     assert "whl/cu126" in commands(facts)
+    assert "apt-get install -y nvidia-driver-580" in commands(facts)
+    assert "wsl" not in commands(facts)
 
 
 def test_a_driver_too_old_is_found_without_importing_torch():

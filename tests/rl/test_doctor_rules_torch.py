@@ -53,7 +53,10 @@ def test_a_cpu_only_torch_is_a_fault_only_where_a_gpu_is(torch):
 
 
 def test_a_rocm_torch_is_not_called_a_cpu_build():
-    assert "torch-cpu-build" not in ids(gpu_machine(torch=QUICK, torch_build=TorchBuild(True, "2.13.0", None, "6.4")))
+    build = TorchBuild(True, "2.13.0", None, "6.4")
+    asked = TorchRun(ended="ok", version="2.13.0", hip="6.4", available=False, count=0)
+    assert "torch-cpu-build" not in ids(gpu_machine(torch=QUICK, torch_build=build))
+    assert "torch-cpu-build" not in ids(gpu_machine(torch=asked, torch_build=TorchBuild()))
 
 
 def test_a_torch_that_sees_less_than_the_driver_repeats_its_own_warning():
