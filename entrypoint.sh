@@ -93,37 +93,24 @@ unset JUPYTER_TOKEN JUPYTER_TOKEN_FILE SSH_PUBLIC_KEY
 (unset PWD OLDPWD SHLVL TERM && export -p) >/tmp/rl/environment
 printf '%s' "$PATH" >/tmp/rl/path
 
-# -- Self-check.
+# -- Self-check; for a command the quick one, since that may have its own import of torch to wait for.
 check=0
-case ${GPU_CHECK:=warn} in
-off) echo "GPU check: off" >/tmp/rl/doctor.txt ;;
-warn | strict)
-    depth=()
-    if [ $# -gt 0 ]; then depth=(--quick); fi # a command has its own import of torch to wait for
-    rl doctor "${depth[@]}" --save-facts /tmp/rl/facts.json --json >/tmp/rl/doctor.json || check=$?
-    rl doctor --facts /tmp/rl/facts.json >/tmp/rl/doctor.txt || true
-    ;;
-*) fail "GPU_CHECK=$GPU_CHECK: must be warn, strict or off" ;;
-esac
-head -n 1 /tmp/rl/doctor.txt >/tmp/rl/greeting
-if [ "$GPU_CHECK" = strict ] && [ "$check" -ne 0 ]; then
-    cat /tmp/rl/doctor.txt >&2
-    exit "$check"
+if [ "${GPU_CHECK:=warn}" != warn ]; then
+    /etc/rl/self_check.sh || check=$?
+    if [ "$check" -ne 0 ]; then
+        cat /tmp/rl/doctor.txt >&2 2>/dev/null || true
+        exit "$check"
+    fi
+elif [ $# -gt 0 ]; then
+    /etc/rl/self_check.sh --quick || true
 fi
 
 # -- The command, or the services.
-if [ $# -gt 0 ]; then
-    [[ $1 != -* ]] || fail "$1 stands after the image's name, so it is no option of docker run: put it before"
-    cat /tmp/rl/greeting >&2
-    exec "$@"
+if [ $# -eq 0 ]; then
+    rm -f /tmp/rl/command
+    exec /etc/rl/serve.sh "$shown"
 fi
-cat <<CARD
-
-$(cat /tmp/rl/doctor.txt)
-
-  Jupyter Lab   port 8888 of the container, token: $shown
-  SSH           port 2222 of the container, user rl: ssh rl@HOST -p PORT
-  Your files    $work; models in $RL_MODELS_DIR
-
-CARD
-exec /etc/rl/serve.sh
+[[ $1 != -* ]] || fail "$1 stands after the image's name, so it is no option of docker run: put it before"
+touch /tmp/rl/command # no services to be healthy
+cat /tmp/rl/greeting >&2
+exec "$@"

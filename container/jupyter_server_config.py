@@ -14,6 +14,7 @@ c.ServerApp.port_retries = 0  # another port would not be the published one
 c.ServerApp.open_browser = False
 c.ServerApp.root_dir = str(WORK)
 c.IdentityProvider.token = Path("/tmp/rl/token").read_text().strip()
+c.ServerApp.cookie_secret_file = "/tmp/rl/state/jupyter_cookie_secret"  # a browser stays logged in over a restart
 
 # No packages from the browser, no questions to the network.
 c.LabApp.extension_manager = "readonly"
@@ -21,6 +22,8 @@ c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
 if (WORK / FIRST).exists():
     c.LabApp.default_url = f"/lab/tree/{FIRST}"
+
+c.LanguageServerManager.autodetect = False  # none is installed
 
 # Sockets in a folder of the user's own, not TCP ports that everyone on the machine could open.
 c.KernelManager.transport = "ipc"

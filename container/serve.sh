@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs the services until the container is stopped; with a terminal, also a shell, and until that is left.
+# Runs the services, and with a terminal also a shell: until the container is stopped, or the shell is left.
 set -euo pipefail
 
-jobs_of_the_user() { # everything but the services, shells and terminal multiplexers, which would take their jobs along
-    ps -eo pid=,comm= | awk '$2 !~ /^(tini|docker-init|bash|sh|serve.sh|supervisord|sshd.*|jupyter-lab|tensorboard|tmux.*|ps|awk|sleep)$/ { print $1 }'
+# Everything but the services, and the shells and terminal multiplexers, which would take their jobs along.
+jobs_of_the_user() {
+    ps -eo pid=,stat=,comm= | awk '$2 !~ /^Z/ && $3 !~ /^(tini|docker-init|serve\.sh|bash|sh|supervisord|sshd.*|jupyter-lab|tmux.*|ps|awk|sleep)$/ { print $1 }'
 }
 
 # `docker stop` signals process 1 only: training gets its SIGTERM, and time to save, before the services go.
@@ -11,32 +12,48 @@ stop() {
     trap '' TERM INT HUP
     local pids deadline=$((SECONDS + ${STOP_GRACE:-8}))
     pids=$(jobs_of_the_user)
-    if [ -n "$pids" ]; then
-        # shellcheck disable=SC2086  # one word per process
-        kill -TERM $pids 2>/dev/null || true
-        # shellcheck disable=SC2086
-        while [ "$SECONDS" -lt "$deadline" ] && ps -p "${pids//$'\n'/,}" -o stat= | grep -qv Z; do sleep 0.1; done
-    fi
-    if [ -n "${shell:-}" ]; then kill -HUP "$shell" 2>/dev/null || true; fi
+    # shellcheck disable=SC2086  # one word per process
+    if [ -n "$pids" ]; then kill -TERM $pids 2>/dev/null || true; fi
+    while [ "$SECONDS" -lt "$deadline" ] && [ -n "$(jobs_of_the_user)" ]; do sleep 0.1; done
+    if [ -n "$shell" ]; then kill -HUP "$shell" 2>/dev/null || true; fi
     kill -TERM "$supervisor" 2>/dev/null || true
     wait "$supervisor" || true
 }
+shell=
 trap 'stop; exit 0' TERM INT HUP
 
+token_to_show=$1 # the generated one; a given one is never shown
 if [ -t 0 ]; then
-    # In a session of its own: Ctrl-C in the shell is not meant for the services, nor are their lines for the shell.
+    # A session of its own: Ctrl-C in the shell is not meant for the services, and their lines are not for the shell.
     setsid supervisord -c /etc/rl/supervisord.conf </dev/null >/tmp/rl/services.log 2>&1 &
-    supervisor=$!
-    # In the background, for then the trap runs at once; with the signals that a background job would ignore.
-    env --default-signal=INT,QUIT bash --login <&0 &
-    shell=$!
-    status=0
-    wait "$shell" || status=$?
-    shell=
-    stop
-    exit "$status"
+else
+    supervisord -c /etc/rl/supervisord.conf </dev/null &
 fi
-
-supervisord -c /etc/rl/supervisord.conf </dev/null &
 supervisor=$!
-wait "$supervisor"
+
+if [ "${GPU_CHECK:-warn}" = warn ]; then # else the entrypoint has done it
+    /etc/rl/self_check.sh &
+    wait $! || true
+fi
+cat <<CARD
+
+$(cat /tmp/rl/doctor.txt)
+
+  Jupyter Lab   port 8888 of the container, token: $token_to_show
+  SSH           port 2222 of the container: ssh rl@HOST -p PORT
+  Your files    $(readlink /tmp/rl/work); models in $RL_MODELS_DIR
+
+CARD
+
+if ! [ -t 0 ]; then
+    wait "$supervisor"
+    exit
+fi
+# In the background, since a trap waits for a command in the foreground; with the signals that bash then switches off.
+env --default-signal=INT,QUIT bash --login <&0 &
+shell=$!
+status=0
+wait "$shell" || status=$?
+shell=
+stop
+exit "$status"

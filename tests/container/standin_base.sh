@@ -26,6 +26,7 @@ debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "$mirro
 rm "$root.log"
 
 # The machine may be of another release than the stand-in: only the suites' names differ.
+# shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 rm -f "$root/etc/apt/sources.list"
 sed "s/\b$release\b/$suite/g" "$sources" >"$root/etc/apt/sources.list.d/debian.sources"

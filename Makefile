@@ -1,0 +1,58 @@
+# `make` alone prints the list. Set-up is part of the targets: .venv is made when it is missing or out of date.
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL_SCRIPTS := entrypoint.sh .ci/run $(wildcard container/*.sh scripts/*.sh tests/container/*.sh)
+
+.DEFAULT_GOAL := help
+.PHONY: help up down lab train test test-all lint image lock
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-9s %s\n' "$$name" "$$text"; done
+
+up: ## bring the workbench up: prints address, token and ssh line (without an engine: make lab)
+	@scripts/up.sh
+
+down: ## stop and remove the workbench; code/ and models/ stay
+	@docker compose down
+
+lab: .venv/ready ## Jupyter Lab and TensorBoard without a container
+	@scripts/lab.sh
+
+train: .venv/ready ## solve CartPole by DQN
+	@$(BIN)/python scripts/train_dqn.py
+
+test: .venv/ready-to-test lint ## lint, types, and all fast tests; the container's where an engine runs (≤ 30 minutes)
+	@if docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory image; \
+		else echo "make test: no container engine runs here, so the image's tests are skipped"; fi
+	$(BIN)/pytest -m "not learning" tests
+
+test-all: test ## make test, then the learning gates
+	$(BIN)/pytest -m learning tests
+
+lint: .venv/ready-to-test ## ruff, mypy and shellcheck
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+
+image: ## build the image of the current variant (BASE_IMAGE=NAME takes another base)
+	@scripts/image.sh
+
+lock: .venv/ready-to-test ## resolve requirements.txt into the hashed lock of the image
+	$(BIN)/uv pip compile requirements.txt --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+		-o locks/torch-2.13.txt
+
+# torch first and alone: pip then takes a build that lies on this machine, where there is one.
+.venv/ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: $(PYTHON) is older than Python 3.11; with another: make PYTHON=python3.12 …" >&2; exit 1; }
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv
+	@echo "Setting up .venv; the first time takes some minutes."
+	@$(BIN)/pip install --quiet "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.txt)"
+	@$(BIN)/pip install --quiet --requirement requirements.txt --editable .
+	@touch $@
+
+.venv/ready-to-test: .venv/ready requirements-dev.txt
+	@$(BIN)/pip install --quiet --requirement requirements-dev.txt
+	@touch $@

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs the doctor and keeps what it says: doctor.json, doctor.txt and, for logins, its verdict in greeting.
+# Exits as `rl doctor` does.
+set -euo pipefail
+
+case ${GPU_CHECK:=warn} in
+warn | strict) ;;
+off)
+    echo "GPU check: off" | tee /tmp/rl/doctor.txt >/tmp/rl/greeting
+    exit 0
+    ;;
+*)
+    echo "GPU_CHECK=$GPU_CHECK: must be warn, strict or off" >&2
+    exit 2
+    ;;
+esac
+
+status=0
+rl doctor "$@" --save-facts /tmp/rl/facts.json --json >/tmp/rl/doctor.json || status=$?
+rl doctor --facts /tmp/rl/facts.json >/tmp/rl/doctor.txt || true
+head -n 1 /tmp/rl/doctor.txt >/tmp/rl/greeting
+exit "$status"
