@@ -1,6 +1,6 @@
-#!/usr/bin/env bash
+#!/bin/bash -p
 # The container's start: identity, folders, secrets, environment, self-check; then the command, or the services.
-# What is written outside the mounts goes to /tmp/rl.
+# What is written outside the mounts goes to /tmp/rl. (-p: without BASH_ENV, which takes the secrets away from jobs.)
 set -euo pipefail
 
 say() { printf '%s\n' "$*" >&2; }

@@ -1,4 +1,4 @@
-"""Healthy means: Jupyter answers to its token, and sshd listens. A container that only runs a command has no services."""
+"""Healthy: Jupyter answers to its token, and sshd listens. A container that only runs a command has no services."""
 
 import sys
 import urllib.request

@@ -100,7 +100,7 @@ def test_the_simulated_gpu_is_seen_by_watch_and_by_the_self_check(typed):
 def test_ctrl_c_in_the_shell_ends_a_program_and_not_the_workbench(typed):
     shell = typed(f"docker run -it {IMAGE}")
     shell.expect(r"\$ ")
-    shell.sendline("python -c 'import time; print(\"be\" + \"gun\"); time.sleep(600)'")
+    shell.sendline('python -c \'import time; print("be" + "gun"); time.sleep(600)\'')
     shell.expect("begun")
     shell.sendintr()
     shell.expect("KeyboardInterrupt")

@@ -1,15 +1,16 @@
-"""Fixtures of the image's tests: folders, keys, and containers that are removed again."""
+"""Fixtures of the image's tests (container, browser): folders, keys, and containers that are removed again."""
 
 import os
 
 import pytest
-from workbench import IMAGE, Folders, Workbench, docker, image_is_there, new_name, run
+from workbench import IMAGE, Folders, Workbench, docker, new_name, run, why_not_testable
 
 
 def pytest_collection_modifyitems(items):
-    why = image_is_there()
-    for item in items:
-        if why and "container" in item.path.parts:
+    of_the_image = [item for item in items if {"container", "browser"} & set(item.path.parts)]
+    why = of_the_image and why_not_testable()
+    for item in of_the_image:
+        if why:
             item.add_marker(pytest.mark.skip(reason=why))
 
 
@@ -85,5 +86,5 @@ def workbench(launch_for_session, made_by):
     return launch_for_session(
         *owned.arguments,
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp"),
-        *("-e", "TRICKY=it's \"q\" $HOME\n=ünï", "-e", "JUPYTER_TOKEN=given-token"),
+        *("-e", 'TRICKY=it\'s "q" $HOME\n=ünï', "-e", "JUPYTER_TOKEN=given-token"),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 IMAGE = os.environ.get("IMAGE", "pytorch-cuda-rl:torch2.13")
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[1]
 HARDENED = [
     *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
     *("--read-only", "--tmpfs", "/tmp", "--network", "none"),
@@ -31,7 +31,7 @@ def docker(*arguments, **options):
     return run("docker", *arguments, **options)
 
 
-def image_is_there():
+def why_not_testable():
     """Why the image cannot be tested here, or None."""
     with contextlib.suppress(FileNotFoundError):
         if docker("info", check=False).returncode:

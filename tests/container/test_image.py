@@ -1,0 +1,70 @@
+"""What is in the image: the lock's versions, a compiler, the tools, and no secrets or drivers."""
+
+import hashlib
+import json
+import re
+
+import pytest
+from workbench import IMAGE, REPO, docker
+
+LOCK = REPO / "locks/torch-2.13.txt"
+
+
+def in_image(*command):
+    return docker("run", "--rm", "--network", "none", "-e", "GPU_CHECK=off", IMAGE, *command).stdout
+
+
+def test_the_installed_versions_are_the_locks():
+    freeze = in_image("pip", "list", "--format", "json")
+    installed = {package["name"].lower().replace("_", "-"): package["version"] for package in json.loads(freeze)}
+    for ours in ("pip", "pytorch-cuda-rl"):
+        installed.pop(ours)
+    locked = dict(re.findall(r"^([a-z0-9._-]+)==([^ ]+)", LOCK.read_text(), re.MULTILINE))
+    locked = {name.replace("_", "-").replace(".", "-"): version for name, version in locked.items()}
+    installed = {name.replace(".", "-"): version for name, version in installed.items()}
+    assert {name: locked.get(name) for name in installed} == {n: v.split("+")[0] for n, v in installed.items()}
+    assert installed["torch"] == "2.13.0"
+
+
+@pytest.mark.parametrize("tool", ["watch", "git", "tmux", "gcc", "g++", "ssh", "scp", "nano", "less", "rl"])
+def test_a_tool_is_there(tool):
+    assert in_image("which", tool).strip()
+
+
+def test_torch_compile_finds_its_compiler_and_headers():
+    program = "import torch; f = torch.compile(lambda x: x.sin() + 1); print(f(torch.zeros(3)).tolist())"
+    assert in_image("python", "-W", "error::UserWarning", "-c", program) == "[1.0, 1.0, 1.0]\n"
+
+
+def test_no_driver_library_is_in_the_image():
+    find = "find / -xdev -name 'libcuda.so*' -o -name 'libnvidia-ml.so*' 2>/dev/null || true"
+    assert [found for found in in_image("bash", "-c", find).split() if "/stubs/" not in found] == []
+
+
+def test_the_image_names_itself_and_its_lock():
+    environment = in_image("env").splitlines()
+    assert f"RL_LOCK_SHA256={hashlib.sha256(LOCK.read_bytes()).hexdigest()}" in environment
+    assert "RL_IMAGE=pytorch-cuda-rl:torch2.13" in environment
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" in environment
+
+
+def test_the_image_holds_no_host_key_and_no_token():
+    assert in_image("bash", "-c", "ls /etc/ssh/ssh_host_* 2>/dev/null || true") == ""
+    assert docker("run", "--rm", "--entrypoint", "ls", IMAGE, "/tmp").stdout == ""
+
+
+def test_the_self_check_is_kept_as_json():
+    program = "import json; print(json.load(open('/tmp/rl/doctor.json'))['verdict']['status'])"
+    assert docker("run", "--rm", IMAGE, "python", "-c", program).stdout == "cpu\n"
+
+
+def test_strict_ends_with_the_doctors_status_where_there_is_no_gpu():
+    done = docker("run", "--rm", "-e", "GPU_CHECK=strict", IMAGE, "true", check=False)
+    assert done.returncode == 3
+    assert "No usable GPU" in done.stderr
+
+
+def test_an_unknown_check_is_refused_with_the_accepted_words():
+    done = docker("run", "--rm", "-e", "GPU_CHECK=loud", IMAGE, "true", check=False)
+    assert done.returncode != 0
+    assert "GPU_CHECK=loud: must be warn, strict or off" in done.stderr

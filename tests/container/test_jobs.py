@@ -1,0 +1,77 @@
+"""Work that outlives the connection, the container, and `docker stop`."""
+
+import json
+import time
+
+import pexpect
+from workbench import docker, wait_until
+
+
+def login(workbench):
+    command = workbench.ssh_command()
+    shell = pexpect.spawn(command[0], command[1:], encoding="utf-8", timeout=30)
+    shell.expect(r"\$ ")
+    return shell
+
+
+def test_the_missions_two_ssh_lines_leave_a_job_that_outlives_the_login(launch, folders):
+    workbench = launch(*folders.arguments)
+    shell = login(workbench)
+    shell.sendline("nohup python train_ppo.py --epochs 1000 &")
+    shell.expect(r"\$ ")
+    time.sleep(1)
+    shell.sendline("exit")
+    shell.expect(pexpect.EOF)
+
+    def training():
+        (status,) = [*folders.models.glob("runs/*/status.json")] or [None]
+        return status and json.loads(status.read_text())
+
+    assert wait_until(training, 60, "a run folder")["state"] == "running"
+    assert not workbench.exec("pgrep", "-f", "sshd.*rl@", check=False).stdout
+    assert "train_ppo.py" in workbench.exec("ps", "-eo", "args").stdout
+    assert (folders.code / "nohup.out").exists()
+
+    began = time.monotonic()
+    docker("stop", workbench.name)
+    assert time.monotonic() - began < 9.5
+    assert workbench.state("ExitCode") == "0"
+    assert training()["state"] == "interrupted"
+
+
+def test_a_nohup_job_solves_cartpole_after_logout(launch, folders):
+    workbench = launch(*folders.arguments)
+    shell = login(workbench)
+    shell.sendline("nohup python train_dqn.py --seed 1 &")
+    shell.expect(r"\$ ")
+    time.sleep(1)
+    shell.sendline("exit")
+    shell.expect(pexpect.EOF)
+    out = folders.code / "nohup.out"
+    wait_until(lambda: out.exists() and "Solved in episode" in out.read_text(), 150, "Solved in episode …")
+
+
+def test_a_workbench_without_jobs_stops_at_once_with_status_0(launch, folders):
+    workbench = launch(*folders.arguments)
+    began = time.monotonic()
+    docker("stop", workbench.name)
+    assert time.monotonic() - began < 5
+    assert workbench.state("ExitCode") == "0"
+
+
+def test_delete_and_recreate_keeps_files_host_key_token_and_models(launch, folders):
+    def identity(workbench):
+        keys = workbench.exec("cat", "/tmp/rl/state/ssh/ssh_host_ed25519_key.pub").stdout
+        return keys, workbench.token
+
+    first = launch(*folders.arguments)
+    first.ssh("echo mine > train_dqn.py; rm train_ppo.py; echo m > /workspace/models/kept.pt; echo h > ~/kept")
+    before = identity(first)
+    docker("rm", "--force", first.name)
+
+    second = launch(*folders.arguments)
+    assert identity(second) == before
+    assert second.ssh("cat train_dqn.py /workspace/models/kept.pt ~/kept").stdout == "mine\nm\nh\n"
+    assert not (folders.code / "train_ppo.py").exists()  # templates come into an empty folder only
+    assert (folders.models / ".state").stat().st_mode & 0o777 == 0o700
+    assert (folders.models / "kept.pt").stat().st_uid == folders.uid
