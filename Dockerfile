@@ -33,13 +33,13 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 # The login name is always rl: uid 1000 here; under another --user the entrypoint writes /tmp/rl/passwd, which is asked
 # first. Password `*`: no password fits, and sshd does not take the account for locked, as it does with `!`.
-# The folders are open to every uid, for containers that are started without any mount.
+# The folders are open to every uid, for containers without a mount, and for named volumes, which begin as their copy.
 RUN if getent passwd 1000; then userdel --remove "$(getent passwd 1000 | cut -d: -f1)"; fi \
     && groupadd --gid 1000 rl \
     && useradd --uid 1000 --gid 1000 --home-dir /tmp/rl/home --no-create-home --shell /bin/bash --password '*' rl \
     && sed -i -E 's/^(passwd|group):.*/\1: extrausers files/' /etc/nsswitch.conf \
     && ln -s /tmp/rl/passwd /tmp/rl/group /var/lib/extrausers/ \
-    && install -d -m 1777 /workspace /workspace/code /workspace/models
+    && install -d -m 1777 /workspace /workspace/code /workspace/models /workspace/.state
 
 # Every variable that does not depend on the start stands here, so that `docker exec` has it too.
 # DISABLE_REQUIRE: with a driver too old, the container must start all the same, for the self-check to say so.

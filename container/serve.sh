@@ -45,6 +45,10 @@ $(cat /tmp/rl/doctor.txt)
 
 CARD
 
+if [ "${AUTO_RESUME:-}" = 1 ] && [ -d "$RL_MODELS_DIR/runs" ]; then
+    rl resume --all "$RL_MODELS_DIR/runs" >>"$RL_MODELS_DIR/runs/auto-resume.log" 2>&1 &
+fi
+
 if ! [ -t 0 ]; then
     wait "$supervisor"
     exit

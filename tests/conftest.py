@@ -5,6 +5,8 @@ import os
 import pytest
 from workbench import IMAGE, Folders, Workbench, docker, new_name, run, why_not_testable
 
+TESTER = os.getuid() or 1234
+
 
 def pytest_collection_modifyitems(items):
     of_the_image = [item for item in items if {"container", "browser"} & set(item.path.parts)]
@@ -28,6 +30,7 @@ def made_by(tmp_path_factory):
 
     def make(uid, gid=None):
         folder = tmp_path_factory.mktemp("owned")
+        folder.chmod(0o755)
         chown(folder, f"{uid}:{uid if gid is None else gid}")
         return folder
 
@@ -45,8 +48,8 @@ def chown(folder, owner, *options):
 
 @pytest.fixture
 def folders(made_by):
-    """Two empty folders of a user that the image does not know."""
-    return Folders(made_by(1234), made_by(1234), 1234)
+    """Two empty folders of a user that the image does not know: the tester, or one of root's choice."""
+    return Folders(made_by(TESTER), made_by(TESTER), TESTER)
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +85,7 @@ def launcher(key):
 @pytest.fixture(scope="session")
 def workbench(launch_for_session, made_by):
     """One running workbench for the tests that change nothing in it; hardened but for the network, to be reached."""
-    owned = Folders(made_by(1234), made_by(1234), 1234)
+    owned = Folders(made_by(TESTER), made_by(TESTER), TESTER)
     return launch_for_session(
         *owned.arguments,
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp"),

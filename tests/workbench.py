@@ -42,6 +42,11 @@ def why_not_testable():
     return "no docker command here"
 
 
+def states(folders):
+    """The state of each run in the models folder."""
+    return [json.loads(status.read_text())["state"] for status in sorted(folders.models.glob("runs/*/status.json"))]
+
+
 def wait_until(condition, seconds, what):
     deadline = time.monotonic() + seconds
     while not (found := condition()):

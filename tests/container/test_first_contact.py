@@ -5,7 +5,7 @@ import shlex
 
 import pexpect
 import pytest
-from workbench import IMAGE, docker, new_name
+from workbench import IMAGE, docker, new_name, states, wait_until
 
 CONTRACT_LINE = 'mkdir -p code models && docker run --user "$(id -u):$(id -g)" …'
 
@@ -18,7 +18,7 @@ def typed(tmp_path):
     def spawn(line, folder=tmp_path):
         name = new_name()
         names.append(name)
-        return pexpect.spawn(
+        shell = pexpect.spawn(
             "bash",
             ["-c", line.replace("docker run", f"docker run --rm --name {name}", 1)],
             cwd=str(folder),
@@ -26,6 +26,8 @@ def typed(tmp_path):
             timeout=60,
             dimensions=(50, 200),
         )
+        shell.container = name
+        return shell
 
     yield spawn
     for name in names:
@@ -75,7 +77,7 @@ def test_the_missions_line_keeps_files_in_a_folder_of_uid_1000(typed, tmp_path, 
     says(shell, "touch kept")
     assert leave(shell) == 0
     assert (tmp_path / "rl_code/code/kept").stat().st_uid == 1000
-    assert (tmp_path / "rl_code/models/.state/token").exists()
+    assert (tmp_path / "rl_code/models/.state").exists()
 
 
 def test_the_missions_line_starts_in_an_empty_folder_of_another_uid_and_says_how_to_own_it(typed, tmp_path, made_by):
@@ -95,6 +97,18 @@ def test_the_simulated_gpu_is_seen_by_watch_and_by_the_self_check(typed):
     shell.expect("NVIDIA-SMI 580")
     shell.sendintr()
     shell.expect(pexpect.EOF)
+
+
+def test_docker_stop_ends_a_shell_with_a_program_in_it(typed, folders):
+    shell = typed(f"docker run -it {' '.join(folders.arguments)} {IMAGE}")
+    shell.expect(r"\$ ")
+    shell.sendline("python train_ppo.py --epochs 100000")
+    wait_until(lambda: states(folders) == ["running"], 60, "a run")
+    docker("stop", shell.container)
+    shell.expect(pexpect.EOF)
+    shell.close()
+    assert shell.exitstatus == 0
+    assert states(folders) == ["interrupted"]
 
 
 def test_ctrl_c_in_the_shell_ends_a_program_and_not_the_workbench(typed):

@@ -1,10 +1,10 @@
 """Work that outlives the connection, the container, and `docker stop`."""
 
-import json
 import time
 
 import pexpect
-from workbench import docker, wait_until
+import pytest
+from workbench import IMAGE, docker, new_name, states, wait_until
 
 
 def login(workbench):
@@ -23,20 +23,42 @@ def test_the_missions_two_ssh_lines_leave_a_job_that_outlives_the_login(launch, 
     shell.sendline("exit")
     shell.expect(pexpect.EOF)
 
-    def training():
-        (status,) = [*folders.models.glob("runs/*/status.json")] or [None]
-        return status and json.loads(status.read_text())
-
-    assert wait_until(training, 60, "a run folder")["state"] == "running"
+    wait_until(lambda: states(folders) == ["running"], 60, "a run")
     assert not workbench.exec("pgrep", "-f", "sshd.*rl@", check=False).stdout
     assert "train_ppo.py" in workbench.exec("ps", "-eo", "args").stdout
     assert (folders.code / "nohup.out").exists()
+
+
+LONG = "python /workspace/code/train_ppo.py --epochs 100000"
+WAYS_TO_START = {
+    "ssh and nohup": lambda w: w.ssh(f"nohup {LONG} >/dev/null 2>&1 &"),
+    "tmux": lambda w: w.ssh(f"tmux new-session -d '{LONG}'"),
+    "docker exec": lambda w: docker("exec", "--detach", w.name, *LONG.split()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_START)
+def test_docker_stop_lets_training_save_itself_and_auto_resume_goes_on_with_it(launch, folders, way):
+    workbench = launch(*folders.arguments)
+    WAYS_TO_START[way](workbench)
+    wait_until(lambda: states(folders) == ["running"], 60, "a run")
 
     began = time.monotonic()
     docker("stop", workbench.name)
     assert time.monotonic() - began < 9.5
     assert workbench.state("ExitCode") == "0"
-    assert training()["state"] == "interrupted"
+    assert states(folders) == ["interrupted"]
+
+    launch(*folders.arguments, "-e", "AUTO_RESUME=1")
+    wait_until(lambda: states(folders) == ["running"], 60, "the run to go on")
+
+
+def test_docker_stop_lets_a_command_save_itself(folders):
+    name = new_name()
+    docker("run", "--detach", "--rm", "--name", name, *folders.arguments, IMAGE, *LONG.split(), check=False)
+    wait_until(lambda: states(folders) == ["running"], 60, "a run")
+    docker("stop", name)
+    assert states(folders) == ["interrupted"]
 
 
 def test_a_nohup_job_solves_cartpole_after_logout(launch, folders):
@@ -57,6 +79,26 @@ def test_a_workbench_without_jobs_stops_at_once_with_status_0(launch, folders):
     docker("stop", workbench.name)
     assert time.monotonic() - began < 5
     assert workbench.state("ExitCode") == "0"
+
+
+def test_a_restarted_container_is_the_same_workbench(launch, folders):
+    workbench = launch(*folders.arguments)
+    token = workbench.token
+    docker("restart", workbench.name)
+    workbench.until_healthy()
+    assert workbench.token == token
+    assert workbench.http("/api/status", token)[0] == 200
+
+
+def test_state_can_have_a_volume_of_its_own(launch, folders):
+    volume = new_name()
+    try:
+        workbench = launch(*folders.arguments, "-v", f"{volume}:/workspace/.state")
+        assert workbench.exec("readlink", "/tmp/rl/state").stdout == "/workspace/.state\n"
+        assert not (folders.models / ".state").exists()
+        docker("rm", "--force", workbench.name)
+    finally:
+        docker("volume", "rm", volume)
 
 
 def test_delete_and_recreate_keeps_files_host_key_token_and_models(launch, folders):
