@@ -41,7 +41,8 @@ def main() -> None:
 
 def train(arguments: list[str]) -> int:
     """`rl train ALGORITHM [flags]`."""
-    from rl.train import ALGORITHMS, RunConfig
+    from rl.run_config import RunConfig
+    from rl.train import ALGORITHMS
     from rl.train import train as train_run
 
     algorithm, *flags = arguments or [""]
@@ -112,6 +113,7 @@ def evaluate(arguments: list[str]) -> int:
 
     from rl import checkpoint, train
     from rl.evaluate import evaluate as play
+    from rl.run_config import choose_device
     from rl.run_folder import RunFolder, read_config
 
     @dataclasses.dataclass
@@ -130,7 +132,7 @@ def evaluate(arguments: list[str]) -> int:
     run, algorithm, config = train.parse(read_config(asked.run))
     folder = RunFolder(asked.run)
     file = folder.best if folder.best.exists() else folder.latest
-    device = train.choose_device(asked.device)
+    device = choose_device(asked.device)
     agent, agent_envs = train.build(run, algorithm, config, device)
     agent_envs.close()
     content = checkpoint.load(file, device)

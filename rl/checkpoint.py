@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,13 @@ def write_atomically(path: Path, write: Any) -> None:  # noqa: ANN401
             os.fsync(folder)  # the rename itself
         finally:
             os.close(folder)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    except (OSError, RuntimeError) as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        cause = error.__context__ if isinstance(error, RuntimeError) else error  # torch.save hides a full disk in one
+        if not isinstance(cause, OSError):
+            raise
+        raise RunError(f"cannot write {path}: {cause.strerror or cause}") from error
 
 
 def save(path: Path, agent: dict[str, Any], envs: dict[str, Any], counters: dict[str, Any]) -> None:
@@ -70,6 +75,13 @@ def load(path: Path, device: str = "cpu") -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise RunError(f"{path} is not a checkpoint of version {VERSION}: it was written by another version of rl")
     return content
+
+
+def seed_random_state(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's global generators, so that all that draws from them repeats too."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def random_state() -> dict[str, Any]:

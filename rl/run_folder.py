@@ -86,9 +86,11 @@ class RunFolder:
     def acquire(self) -> None:
         """Lock the folder for this process. Raises RunError while another one trains in it."""
         try:
-            self._lock = (self.path / ".lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = (self.path / ".lock").open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = lock
         except BlockingIOError as error:
+            lock.close()
             raise RunError(f"{self.path} is being trained by another process: wait for it or stop it first") from error
         except OSError as error:
             raise RunError(f"cannot write the run folder {self.path}: {error.strerror}") from error

@@ -1,6 +1,5 @@
 """One loop for every algorithm: act, step, observe, learn, count; then log, evaluate and checkpoint when due."""
 
-import os
 import signal
 import time
 from collections import deque
@@ -14,42 +13,15 @@ import numpy as np
 import torch
 
 from rl import checkpoint, dqn, envs, ppo
-from rl.errors import RunError, UsageError
+from rl.errors import RunError
 from rl.evaluate import evaluate
 from rl.metrics import Console, Metrics
+from rl.run_config import RunConfig, choose_device
 from rl.run_folder import RunFolder, default_runs_folder, read_status
 from rl.stop_signals import StopSignals
 
 ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {"dqn": (dqn.Config, dqn.DQN), "ppo": (ppo.Config, ppo.PPO)}
 WINDOW = 100  # training episodes that the average return is taken over
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """What to train on, for how long, and where to keep it. Counts are environment steps, summed over environments."""
-
-    env_id: str = "CartPole-v1"  # gymnasium id, or module:Name-v0 to import the module first
-    total_steps: int = 100_000  # environment steps to train for
-    seed: int = 0  # of networks, exploration and environments
-    num_envs: int = 8  # environments stepped together
-    device: str = "auto"  # auto (a usable GPU, else the CPU), cpu, cuda or cuda:i
-    backend: str = "auto"  # auto, native (batched arrays) or sync (gymnasium, one after the other)
-    run_dir: Path | None = None  # run folder; by default a new one under models/runs
-    stop_at_return: float | None = None  # end when the last 100 training episodes average this
-    log_interval: int = 1_000  # environment steps between rows of metrics
-    eval_interval: int = 25_000  # environment steps between evaluations; 0 evaluates at the end only
-    eval_episodes: int = 10  # greedy episodes per evaluation
-    checkpoint_interval: int = 25_000  # environment steps between checkpoints
-    keep_checkpoints: int = 5  # newest step-N.pt files that are kept
-    threads: int = 1  # CPU threads of torch; small networks are fastest on one
-
-    def __post_init__(self) -> None:
-        for name in ("total_steps", "num_envs", "log_interval", "checkpoint_interval", "keep_checkpoints", "threads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        for name in ("seed", "eval_interval", "eval_episodes"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must not be negative")
 
 
 @dataclass
@@ -113,11 +85,8 @@ def train(
     """
     algorithm = next(name for name, (config_type, _) in ALGORITHMS.items() if type(config) is config_type)
     device = choose_device(run.device)
-    name = (
-        f"{run.env_id.replace('/', '-').replace(':', '-')}-{algorithm}-seed{run.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    with RunFolder(run.run_dir or default_runs_folder() / f"{name}-{os.getpid()}") as folder:
-        torch.manual_seed(run.seed)
+    with RunFolder(run.run_dir or default_runs_folder() / run.name(algorithm)) as folder:
+        checkpoint.seed_random_state(run.seed)
         agent, train_envs = build(run, algorithm, config, device)
         settings = {key: value for key, value in asdict(run).items() if key != "run_dir"}
         folder.create({"algorithm": algorithm, "run": settings | {"device": device}, "config": asdict(config)})
@@ -138,12 +107,6 @@ def resume(path: Path, *, progress: bool = True) -> Result | None:
         return loop.run()
 
 
-def _run_name(run: RunConfig, algorithm: str) -> str:
-    """Such as CartPole-v1-dqn-seed0-20260131-235959-77: the process number tells apart runs of one second."""
-    env_name = run.env_id.replace("/", "-").replace(":", "-")
-    return f"{env_name}-{algorithm}-seed{run.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-
-
 def parse(saved: dict[str, Any]) -> tuple[RunConfig, str, Any]:
     """The run configuration, algorithm and its Config of a config.json."""
     algorithm = saved["algorithm"]
@@ -159,24 +122,6 @@ def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Any
     _, agent_type = ALGORITHMS[algorithm]
     spaces = train_envs.observation_space, train_envs.action_space
     return agent_type(config, *spaces, run.num_envs, device, run.seed), train_envs
-
-
-def choose_device(asked: str) -> str:
-    """`asked` checked, `auto` resolved. Raises RunError where a GPU was asked for and cannot be used."""
-    if asked == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(asked)
-    except RuntimeError as error:
-        raise UsageError(f"--device {asked}: choose auto, cpu, cuda or cuda:i") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"--device {asked}: choose auto, cpu, cuda or cuda:i")
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise RunError(
-            f"--device {asked}: torch can use {torch.cuda.device_count()} GPUs here. `rl doctor` says why; "
-            "--device cpu trains without"
-        )
-    return asked
 
 
 class _Loop:

@@ -9,7 +9,8 @@ import sys
 
 from rl import dqn
 from rl.flags import parse, run_command
-from rl.train import Counters, RunConfig, train
+from rl.run_config import RunConfig
+from rl.train import Counters, train
 
 
 def print_episode(counters: Counters, agent: dqn.DQN) -> None:

@@ -11,7 +11,8 @@ import sys
 from rl import ppo
 from rl.errors import UsageError
 from rl.flags import parse, run_command
-from rl.train import RunConfig, train
+from rl.run_config import RunConfig
+from rl.train import train
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,63 @@
+"""What a run is asked to do, whatever the algorithm."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rl.errors import RunError, UsageError
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What to train on, for how long, and where to keep it. Counts are environment steps, summed over environments."""
+
+    env_id: str = "CartPole-v1"  # gymnasium id, or module:Name-v0 to import the module first
+    total_steps: int = 100_000  # environment steps to train for
+    seed: int = 0  # of networks, exploration and environments
+    num_envs: int = 8  # environments stepped together
+    device: str = "auto"  # auto (a usable GPU, else the CPU), cpu, cuda or cuda:i
+    backend: str = "auto"  # auto, native (batched arrays) or sync (gymnasium, one after the other)
+    run_dir: Path | None = None  # run folder; by default a new one under models/runs
+    stop_at_return: float | None = None  # end when the last 100 training episodes average this
+    log_interval: int = 1_000  # environment steps between rows of metrics
+    eval_interval: int = 25_000  # environment steps between evaluations; 0 evaluates at the end only
+    eval_episodes: int = 10  # greedy episodes per evaluation
+    checkpoint_interval: int = 25_000  # environment steps between checkpoints
+    keep_checkpoints: int = 5  # newest step-N.pt files that are kept
+    threads: int = 1  # CPU threads of torch; small networks are fastest on one
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "num_envs", "log_interval", "checkpoint_interval", "keep_checkpoints", "threads"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        for name in ("seed", "eval_interval", "eval_episodes"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must not be negative")
+
+    def name(self, algorithm: str) -> str:
+        """Of the run's folder, such as CartPole-v1-dqn-seed0-20260131-235959-77: the process number tells apart runs
+        of the same second.
+        """
+        env_name = self.env_id.replace("/", "-").replace(":", "-")
+        return f"{env_name}-{algorithm}-seed{self.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def choose_device(asked: str) -> str:
+    """`asked` checked, `auto` resolved. Raises RunError where a GPU was asked for and cannot be used."""
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(asked)
+    except RuntimeError as error:
+        raise UsageError(f"--device {asked}: choose auto, cpu, cuda or cuda:i") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {asked}: choose auto, cpu, cuda or cuda:i")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise RunError(
+            f"--device {asked}: torch can use {torch.cuda.device_count()} GPUs here. `rl doctor` says why; "
+            "--device cpu trains without"
+        )
+    return asked

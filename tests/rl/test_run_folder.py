@@ -1,0 +1,91 @@
+import csv
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rl import dqn, ppo
+from rl.errors import RunError, UsageError
+from rl.run_config import RunConfig
+from rl.run_folder import RunFolder, is_live, read_config
+from rl.train import parse, train
+
+SMALL = ppo.Config(num_steps=16, num_epochs=1, num_minibatches=1)
+
+
+def small_run(path, **changes):
+    settings = {"run_dir": path, "total_steps": 1024, "num_envs": 4, "log_interval": 256, "eval_episodes": 2}
+    return train(RunConfig(**(settings | {"checkpoint_interval": 256} | changes)), SMALL, progress=False)
+
+
+def test_a_finished_run_folder_holds_all_that_the_contract_names(tmp_path):
+    result = small_run(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.json", "status.json", "manifest.json", "metrics.csv", "checkpoints", ".lock"} <= names
+    assert any(name.startswith("events.out.tfevents") for name in names)
+    assert {"latest.pt", "best.pt", "step-0.pt", "step-1024.pt"} <= {p.name for p in result.path.glob("checkpoints/*")}
+    status = json.loads((result.path / "status.json").read_text())
+    assert (status["state"], status["step"], status["reason"]) == ("finished", 1024, "1024 steps trained")
+    assert status["episodes"] == result.counters.episodes > 0
+    manifest = json.loads((result.path / "manifest.json").read_text())
+    keys = "command git_commit git_dirty lock_sha256 image torch cuda driver gpu seed"
+    assert set(keys.split()) <= set(manifest)
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    result = small_run(tmp_path / "run", keep_checkpoints=2)
+    assert {path.name for path in result.path.glob("checkpoints/step-*")} == {"step-768.pt", "step-1024.pt"}
+
+
+def test_the_config_file_gives_back_the_very_same_configuration(tmp_path):
+    config = dqn.Config(hidden_sizes=(8, 9), learning_rate=0.5)
+    run = RunConfig(run_dir=tmp_path / "run", total_steps=64, stop_at_return=7.5, eval_episodes=0)
+    train(run, config, progress=False)
+    read_run, algorithm, read = parse(read_config(tmp_path / "run"))
+    assert (algorithm, read) == ("dqn", config)
+    assert (read_run.total_steps, read_run.stop_at_return, read_run.device) == (64, 7.5, "cpu")
+
+
+def test_tensorboard_and_csv_hold_the_same_curve(tmp_path):
+    result = small_run(tmp_path / "run")
+    with (result.path / "metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["average_return"]]
+    events = EventAccumulator(str(result.path)).Reload()
+    curve = [(event.step, event.value) for event in events.Scalars("average_return")]
+    assert [step for step, _ in curve] == [256, 512, 768, 1024] == [int(row["step"]) for row in rows]
+    assert [value for _, value in curve] == pytest.approx([float(row["average_return"]) for row in rows], rel=1e-6)
+    assert {"policy_loss", "entropy", "steps_per_second"} <= set(events.Tags()["scalars"])
+
+
+def test_a_run_folder_in_use_is_not_overwritten(tmp_path):
+    small_run(tmp_path / "run")
+    with pytest.raises(UsageError, match="already holds a run"):
+        small_run(tmp_path / "run")
+
+
+def test_a_folder_is_live_while_it_is_held_and_no_longer(tmp_path):
+    small_run(tmp_path / "run")
+    assert not is_live(tmp_path / "run")
+    with RunFolder(tmp_path / "run") as folder:
+        folder.acquire()
+        assert is_live(tmp_path / "run")
+        with pytest.raises(RunError, match="another process"):
+            RunFolder(tmp_path / "run").acquire()
+    assert not is_live(tmp_path / "run")
+
+
+def test_a_run_that_fails_says_so_in_its_status(tmp_path):
+    def interrupt(counters, agent):
+        raise ZeroDivisionError("from the caller's own code")
+
+    with pytest.raises(ZeroDivisionError):
+        train(RunConfig(run_dir=tmp_path / "run", total_steps=2000), SMALL, on_episode=interrupt, progress=False)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["reason"]) == ("failed", "ZeroDivisionError: from the caller's own code")
+
+
+def test_a_run_ends_when_the_average_return_of_100_episodes_reaches_the_goal(tmp_path):
+    result = small_run(tmp_path / "run", total_steps=100_000, stop_at_return=5.0)
+    assert result.solved
+    assert result.counters.episodes == 100  # 5 is reached at once, so the window of 100 decides
+    assert "reached 5" in result.reason
