@@ -61,9 +61,8 @@ def print_table(title: str, table: list[Row]) -> None:
     print(f"\n{title}\n{'seed':>6} {'solved':>7} {'episodes':>9} {'steps':>9} {'seconds':>8} {'greedy return':>14}")
     for row in table:
         solved = "yes" if row.solved else "no"
-        print(
-            f"{row.seed:>6} {solved:>7} {row.episodes:>9} {row.steps:>9,} {row.seconds:>8.1f} {row.greedy_return:>14.1f}"
-        )
+        figures = f"{row.episodes:>9} {row.steps:>9,} {row.seconds:>8.1f} {row.greedy_return:>14.1f}"
+        print(f"{row.seed:>6} {solved:>7} {figures}")
     medians = [statistics.median(values) for values in zip(*(row[2:] for row in table), strict=True)]
     count = f"{sum(row.solved for row in table)}/{len(table)}"
     print(f"{'median':>6} {count:>7} {medians[0]:>9.0f} {medians[1]:>9,.0f} {medians[2]:>8.1f} {medians[3]:>14.1f}")
