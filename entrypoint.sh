@@ -34,14 +34,13 @@ uid=$(id -u) gid=$(id -g)
 [ "$uid" -ge 500 ] || fail "uid $uid is a system user's: start with a uid of 500 or more, as in" \
     "--user \"\$(id -u):\$(id -g)\""
 mkdir -p /tmp/rl 2>/dev/null && [ -w /tmp/rl ] || fail "cannot write /tmp/rl: with --read-only give --tmpfs /tmp"
+rm -f /tmp/rl/started /tmp/rl/command # of an earlier start of this container
 echo "rl:*:$uid:$((gid < 500 ? 1000 : gid)):rl:/tmp/rl/home:/bin/bash" >/tmp/rl/passwd
 echo "rl:*:$gid:" >/tmp/rl/group
 
 # -- Folders: the work folder, the models, and the state, which is kept where the models are.
 writable() { mkdir -p "$1" 2>/dev/null && [ -w "$1" ]; }
-work=/workspace/code
-state=$RL_MODELS_DIR/.state
-if mountpoint -q /workspace/.state; then state=/workspace/.state; fi
+work=/workspace/code state=/workspace/.state
 locked=()
 if ! writable "$RL_MODELS_DIR"; then
     locked+=("$RL_MODELS_DIR")
@@ -53,7 +52,12 @@ if ! writable "$work"; then
     if [ -z "$(ls -A "$work" 2>/dev/null)" ]; then work=/tmp/rl/code; fi # a read-only folder with files stays in use
     mkdir -p "$work" 2>/dev/null || true
 fi
-writable "$state" || { state=/tmp/rl/state.lost && mkdir -p "$state"; }
+mountpoint -q "$state" || state=$RL_MODELS_DIR/.state
+if ! writable "$state"; then
+    locked+=("$state")
+    state=/tmp/rl/state-of-this-container
+    mkdir -p "$state"
+fi
 chmod 0700 "$state" 2>/dev/null || true
 mkdir -p "$state/home/.ssh" "$state/ssh"
 ln -sfn "$state" /tmp/rl/state
@@ -107,7 +111,6 @@ fi
 
 # -- The command, or the services.
 if [ $# -eq 0 ]; then
-    rm -f /tmp/rl/command
     exec /etc/rl/serve.sh "$shown"
 fi
 [[ $1 != -* ]] || fail "$1 stands after the image's name, so it is no option of docker run: put it before"

@@ -1,4 +1,4 @@
-"""Healthy: Jupyter answers to its token, and sshd listens. A container that only runs a command has no services."""
+"""Healthy: started, Jupyter answers to its token, and sshd listens. One that only runs a command has no services."""
 
 import sys
 import urllib.request
@@ -6,6 +6,8 @@ from pathlib import Path
 
 if Path("/tmp/rl/command").exists():
     sys.exit(0)
+if not Path("/tmp/rl/started").exists():
+    sys.exit("the self-check is still running")
 
 token = Path("/tmp/rl/token").read_text().strip()
 request = urllib.request.Request("http://127.0.0.1:8888/api/status", headers={"Authorization": f"token {token}"})

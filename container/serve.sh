@@ -44,6 +44,7 @@ $(cat /tmp/rl/doctor.txt)
   Your files    $(readlink /tmp/rl/work); models in $RL_MODELS_DIR
 
 CARD
+touch /tmp/rl/started
 
 if [ "${AUTO_RESUME:-}" = 1 ] && [ -d "$RL_MODELS_DIR/runs" ]; then
     rl resume --all "$RL_MODELS_DIR/runs" >>"$RL_MODELS_DIR/runs/auto-resume.log" 2>&1 &
