@@ -135,7 +135,7 @@ def evaluate(arguments: list[str]) -> int:
     device = choose_device(asked.device)
     agent, agent_envs = train.build(run, algorithm, config, device)
     agent_envs.close()
-    content = checkpoint.load(file, device)
+    content = checkpoint.load(file)
     agent.load_state_dict(content["agent"])
     returns = [e.episode_return for e in play(agent, run.env_id, asked.episodes, asked.seed, run.backend, device)]
     mean, std = float(np.mean(returns)), float(np.std(returns))

@@ -53,8 +53,10 @@ def save(path: Path, agent: dict[str, Any], envs: dict[str, Any], counters: dict
     write_atomically(path, lambda file: torch.save(content, file))
 
 
-def load(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Read a checkpoint after verifying the checksum of each of its parts; tensors land on `device`.
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint after verifying the checksum of each of its parts.
+
+    Tensors land on the CPU, where generators want their states; each `load_state_dict` moves what it needs.
 
     Only data is read, never code (`weights_only`): a models folder may be shared. Raises RunError for a missing or
     damaged file or one of another version.
@@ -64,7 +66,7 @@ def load(path: Path, device: str = "cpu") -> dict[str, Any]:
             damaged = archive.testzip()
         if damaged:
             raise RunError(f"{path} is damaged (checksum of {damaged}): use another checkpoint of its folder")
-        content = torch.load(path, map_location=device, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise RunError(f"{path} does not exist") from error
     except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
@@ -105,7 +107,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
     """Set every generator that `random_state` read. GPUs' are set only where the same number of GPUs is there."""
     random.setstate(state["python"])
     name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state["torch"].cpu())
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([gpu.cpu() for gpu in state["cuda"]])
+        torch.cuda.set_rng_state_all(state["cuda"])

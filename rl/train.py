@@ -100,7 +100,7 @@ def resume(path: Path, *, progress: bool = True) -> Result | None:
     with RunFolder(path) as folder:
         run, algorithm, config = parse(folder.open())
         device = choose_device(run.device)
-        content = checkpoint.load(folder.latest, device)
+        content = checkpoint.load(folder.latest)
         agent, train_envs = build(run, algorithm, config, device)
         loop = _Loop(run, agent, train_envs, folder, device, None, progress)
         loop.load(content)
@@ -153,6 +153,10 @@ class _Loop:
     def run(self) -> Result:
         """Step until enough, and leave the folder with the right status whatever happens."""
         counters = self.counters
+        if self.progress:
+            run = self.config
+            place = f"{self.device} ({torch.cuda.get_device_name(self.device)})" if "cuda" in self.device else "the CPU"
+            print(f"training {run.env_id} x {run.num_envs} on {place} in {self.folder.path}", flush=True)
         self.metrics = Metrics(self.folder.path, counters.step)
         self.console = Console(self.config.total_steps, counters.step, self.progress)
         try:
@@ -193,9 +197,8 @@ class _Loop:
 
     def _due(self, interval: int) -> bool:
         """Whether the last step of all environments crossed a multiple of `interval`."""
-        return (
-            bool(interval) and self.counters.step // interval > (self.counters.step - self.config.num_envs) // interval
-        )
+        step, before = self.counters.step, self.counters.step - self.config.num_envs
+        return interval > 0 and step // interval > before // interval
 
     def _count(self, episode: envs.Episode) -> None:
         counters, goal = self.counters, self.config.stop_at_return
