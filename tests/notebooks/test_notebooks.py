@@ -1,6 +1,8 @@
 """Each notebook runs from top to bottom, as a reader would run it, and leaves something to look at."""
 
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import nbformat
@@ -14,6 +16,8 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nbformat.
     """The notebook after a run in a work folder like that of the image: scripts and notebooks side by side."""
     for file in (*REPO.glob("scripts/train_*.py"), *REPO.glob("notebooks/*.ipynb")):
         shutil.copy(file, tmp_path)
+    # `!rl` and `!python` mean those of this environment, as in the image
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("RL_MODELS_DIR", str(tmp_path / "models"))
     notebook = nbformat.read(tmp_path / name, as_version=4)
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
