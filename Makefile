@@ -1,6 +1,7 @@
 # `make` alone prints the list. Set-up is part of the targets: .venv is made when it is missing or out of date.
 PYTHON ?= python3
 BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL_SCRIPTS := entrypoint.sh .ci/run $(wildcard container/*.sh scripts/*.sh tests/container/*.sh)
 
 .DEFAULT_GOAL := help

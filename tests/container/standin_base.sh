@@ -2,7 +2,7 @@
 # Builds a stand-in for the CUDA base image, for machines whose network has Debian's packages but no image registry:
 #     tests/container/standin_base.sh bookworm|trixie     →  image pytorch-cuda-rl-standin:SUITE
 # It has what our Dockerfile meets in the true base: the user `ubuntu` of uid 1000, the NVIDIA_* variables, and NVIDIA's
-# PATH and LD_LIBRARY_PATH; and, so that apt and pip work behind this network, the machine's own package sources and
+# PATH, LD_LIBRARY_PATH and a libcuda of cuda-compat that must not be found; and, so that apt and pip work behind this network, the machine's own package sources and
 # certificates. The Dockerfile knows nothing of either.
 set -euo pipefail
 
@@ -38,6 +38,8 @@ for name in SSL_CERT_FILE PIP_CERT REQUESTS_CA_BUNDLE; do
     variables+=(--change "ENV $name=/etc/standin/certificates.crt")
 done
 
+install -D /dev/null "$root/usr/local/cuda-13.0/compat/libcuda.so.1"
+ln -s cuda-13.0 "$root/usr/local/cuda"
 chroot "$root" useradd --uid 1000 --create-home --shell /bin/bash ubuntu
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root/etc/hostname" "$root/etc/resolv.conf"
 
