@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds a stand-in for the CUDA base image, for machines whose network has Debian's packages but no image registry:
 #     tests/container/standin_base.sh bookworm|trixie     →  image pytorch-cuda-rl-standin:SUITE
-# It has what our Dockerfile meets in the true base: the user `ubuntu` of uid 1000, the NVIDIA_* variables, and NVIDIA's
-# PATH, LD_LIBRARY_PATH and a libcuda of cuda-compat that must not be found; and, so that apt and pip work behind this network, the machine's own package sources and
-# certificates. The Dockerfile knows nothing of either.
+# It has what our Dockerfile meets in the true base: the user `ubuntu` of uid 1000, the NVIDIA_* variables, NVIDIA's PATH
+# and LD_LIBRARY_PATH, and a libcuda of cuda-compat that must not be found; and, so that apt and pip work behind this
+# network, the machine's own package sources and certificates. The Dockerfile knows nothing of either.
 set -euo pipefail
 
 suite=${1:-bookworm}
 image=pytorch-cuda-rl-standin:$suite
 sources=/etc/apt/sources.list.d/debian.sources
-if docker image inspect "$image" >/dev/null 2>&1; then
+made_by=$(sha256sum "$0" | cut -d' ' -f1)
+if [ "$(docker image inspect --format '{{.Config.Labels.made_by}}' "$image" 2>/dev/null)" = "$made_by" ]; then
     echo "$image is there already"
     exit
 fi
@@ -50,5 +51,6 @@ tar --directory "$root" --numeric-owner --create . | docker import "${variables[
     --change 'ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility' \
     --change 'ENV NVIDIA_REQUIRE_CUDA=cuda>=13.0' \
     --change 'CMD ["/bin/bash"]' \
+    --change "LABEL made_by=$made_by" \
     - "$image" >/dev/null
 echo "built $image"
