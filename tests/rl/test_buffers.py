@@ -1,0 +1,90 @@
+import pytest
+import torch
+from gymnasium import spaces
+
+from rl.buffers import ReplayBuffer, RolloutBuffer
+from rl.transition import Transition
+
+OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(4)
+
+
+def numbered(first: int, num_envs: int) -> Transition:
+    """Transitions number first, first + 1, …, each recognisable by every one of its fields."""
+    number = torch.arange(first, first + num_envs)
+    obs = number.float().unsqueeze(1).repeat(1, 3)
+    return Transition(obs, number, number.float() * 10, obs + 0.5, number % 2 == 0, number % 3 == 0)
+
+
+def assert_whole(batch: Transition) -> None:
+    """Every row's fields belong to one and the same transition."""
+    number = batch.actions
+    expected = numbered(0, int(number.max()) + 1)
+    for value, reference in zip(batch, expected, strict=True):
+        assert torch.equal(value, reference[number])
+
+
+@pytest.mark.parametrize(("capacity", "num_envs"), [(8, 4), (10, 3), (5, 5), (7, 1)])
+def test_the_replay_holds_exactly_the_last_transitions_however_it_wraps(capacity, num_envs):
+    buffer = ReplayBuffer(capacity, OBSERVATIONS, ACTIONS, "cpu")
+    added: list[int] = []
+    for step in range(25):
+        buffer.add(numbered(step * num_envs, num_envs))
+        added += range(step * num_envs, (step + 1) * num_envs)
+        assert buffer.size == min(len(added), capacity)
+        held = Transition(*(stored[: buffer.size] for stored in buffer.storage))
+        assert sorted(held.actions.tolist()) == added[-capacity:]
+        assert_whole(held)
+
+
+def test_samples_are_whole_transitions_spread_evenly_over_what_is_held():
+    buffer = ReplayBuffer(50, OBSERVATIONS, ACTIONS, "cpu")
+    for step in range(7):
+        buffer.add(numbered(step * 4, 4))
+    batch = buffer.sample(28_000, torch.Generator().manual_seed(0))
+    assert_whole(batch)
+    counts = torch.bincount(batch.actions, minlength=28).double()
+    assert len(counts) == 28  # nothing of the unwritten rows
+    chi_square = ((counts - 1000) ** 2 / 1000).sum().item()
+    assert chi_square < 55.5  # 27 degrees of freedom, p = 0.001
+
+
+def test_stored_types_are_as_small_as_documented():
+    storage = ReplayBuffer(2, OBSERVATIONS, ACTIONS, "cpu").storage
+    types = [value.dtype for value in storage]
+    assert types == [torch.float32, torch.int64, torch.float32, torch.float32, torch.bool, torch.bool]
+    continuous = ReplayBuffer(2, OBSERVATIONS, spaces.Box(-1, 1, (2,)), "cpu").storage
+    assert (continuous.actions.dtype, continuous.actions.shape) == (torch.float32, (2, 2))
+
+
+def test_a_stored_transition_does_not_change_with_the_tensors_that_it_came_from():
+    buffer = ReplayBuffer(4, OBSERVATIONS, ACTIONS, "cpu")
+    transition = numbered(0, 2)
+    buffer.add(transition)
+    transition.obs.fill_(99)
+    assert buffer.storage.obs.max() < 99
+
+
+def test_a_rollout_keeps_its_order_and_is_full_after_num_steps():
+    buffer = RolloutBuffer(3, 2, OBSERVATIONS, ACTIONS, "cpu")
+    for step in range(3):
+        assert not buffer.full
+        buffer.add(numbered(step * 2, 2))
+    assert buffer.full
+    assert buffer.storage.actions.tolist() == [[0, 1], [2, 3], [4, 5]]
+    buffer.clear()
+    assert not buffer.full
+
+
+def test_buffers_go_on_exactly_where_they_were_saved():
+    for make in (
+        lambda: ReplayBuffer(5, OBSERVATIONS, ACTIONS, "cpu"),
+        lambda: RolloutBuffer(4, 2, OBSERVATIONS, ACTIONS, "cpu"),
+    ):
+        one, other = make(), make()
+        for step in range(3):
+            one.add(numbered(step * 2, 2))
+        other.load_state_dict(one.state_dict())
+        for buffer in (one, other):
+            buffer.add(numbered(6, 2))
+        assert all(torch.equal(a, b) for a, b in zip(one.storage, other.storage, strict=True))
+        assert one.cursor == other.cursor
