@@ -1,0 +1,117 @@
+"""The contract that every agent keeps."""
+
+import copy
+import dataclasses
+import io
+
+import pytest
+import torch
+
+from rl import envs
+from rl.errors import UsageError
+from rl.train import ALGORITHMS
+
+SMALL = {
+    "dqn": {"buffer_size": 50, "learning_starts": 12, "batch_size": 8, "hidden_sizes": (8,), "target_interval": 20},
+    "ppo": {"num_steps": 6, "num_epochs": 2, "num_minibatches": 3, "hidden_sizes": (8,)},
+}
+ALL = sorted(ALGORITHMS)
+NUM_ENVS = 3
+
+
+def make(algorithm: str, seed: int = 0):
+    vector = envs.make("CartPole-v1", NUM_ENVS, seed)
+    config_type, agent_type = ALGORITHMS[algorithm]
+    torch.manual_seed(seed)
+    config = config_type(**SMALL[algorithm])
+    return agent_type(config, vector.observation_space, vector.action_space, NUM_ENVS, "cpu", seed), vector
+
+
+def train(agent, vector, steps: int) -> list[dict]:
+    metrics = []
+    for _ in range(steps):
+        agent.observe(vector.step(agent.act(vector.obs)))
+        metrics.append(agent.learn())
+    return metrics
+
+
+def saved(agent) -> bytes:
+    """The agent's state as the bytes of a file: equal bytes, equal state."""
+    file = io.BytesIO()
+    torch.save(agent.state_dict(), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_acting_changes_nothing_but_the_generator_and_greedily_not_even_that(algorithm):
+    agent, vector = make(algorithm)
+    train(agent, vector, 20)
+    before = copy.deepcopy(agent.state_dict())
+    greedy = agent.act(vector.obs, explore=False)
+    torch.testing.assert_close(agent.state_dict(), before, rtol=0, atol=0)
+    assert torch.equal(greedy, agent.act(vector.obs, explore=False))
+    agent.act(vector.obs)
+    after = agent.state_dict()
+    assert not torch.equal(after.pop("generator"), before.pop("generator"))
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_actions_are_int64_one_for_each_environment(algorithm):
+    agent, vector = make(algorithm)
+    actions = agent.act(vector.obs)
+    assert (actions.dtype, actions.shape) == (torch.int64, (NUM_ENVS,))
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_learn_is_empty_unless_an_update_was_due_and_then_names_finite_scalars(algorithm):
+    agent, vector = make(algorithm)
+    metrics = train(agent, vector, 30)
+    assert metrics[0] == {}
+    named = [entry for entry in metrics if entry]
+    assert named
+    for entry in named:
+        assert all(torch.isfinite(torch.as_tensor(value)) for value in entry.values())
+    assert agent.step == 30 * NUM_ENVS
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_an_agent_loaded_from_another_goes_on_as_that_one_would(algorithm):
+    agent, vector = make(algorithm)
+    train(agent, vector, 23)
+    other, other_vector = make(algorithm, seed=9)
+    other.load_state_dict(torch.load(io.BytesIO(saved(agent)), weights_only=True))
+    other_vector.load_state_dict(vector.state_dict())
+    train(agent, vector, 23)
+    train(other, other_vector, 23)
+    torch.testing.assert_close(agent.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_two_agents_of_one_seed_are_one_and_the_same(algorithm):
+    (one, one_envs), (two, two_envs), (other, other_envs) = make(algorithm), make(algorithm), make(algorithm, seed=1)
+    for agent, vector in ((one, one_envs), (two, two_envs), (other, other_envs)):
+        train(agent, vector, 25)
+    assert saved(one) == saved(two) != saved(other)
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_continuous_actions_are_refused_where_an_agent_takes_none(algorithm):
+    vector = envs.make("Pendulum-v1", 1, 0)
+    config_type, agent_type = ALGORITHMS[algorithm]
+    with pytest.raises(UsageError, match="discrete actions"):
+        agent_type(config_type(), vector.observation_space, vector.action_space, 1)
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_every_count_and_share_of_a_config_is_checked_and_named_as_a_flag(algorithm):
+    config_type, _ = ALGORITHMS[algorithm]
+    checked = 0
+    for field in dataclasses.fields(config_type):
+        if field.name in ("entropy_coef", "value_coef", "double", "hidden_sizes"):
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        with pytest.raises(UsageError, match=flag):
+            config_type(**{field.name: -1})
+        checked += 1
+    assert checked >= 8
