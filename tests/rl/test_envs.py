@@ -88,6 +88,17 @@ def test_episodes_are_counted_with_their_returns_and_lengths():
     assert vector.take_episodes() == []
 
 
+def test_a_step_that_ends_both_ways_is_a_termination_alone():
+    class Both(Scripted):
+        def step(self, action):
+            return self._obs(), 1.0, True, True, {}
+
+    vector = SyncEnvs(SyncVectorEnv([lambda: Both(0)], autoreset_mode=AutoresetMode.SAME_STEP), seed=0, device="cpu")
+    transition = vector.step(torch.tensor([0]))
+    assert transition.terminations.tolist() == [True]
+    assert transition.truncations.tolist() == [False]
+
+
 def test_another_autoreset_mode_is_refused_with_the_argument_to_give():
     with pytest.raises(UsageError, match=r"autoreset_mode=AutoresetMode\.SAME_STEP"):
         scripted(AutoresetMode.NEXT_STEP)
