@@ -196,4 +196,4 @@ def test_what_cannot_be_made_gives_one_line(arguments, message):
 
 def test_the_native_backend_is_refused_where_there_is_none():
     with pytest.raises(UsageError, match="use --backend sync"):
-        envs.make("Acrobot-v1", 1, seed=0, backend="native")
+        envs.make("Blackjack-v1", 1, seed=0, backend="native")
