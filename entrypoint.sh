@@ -14,15 +14,15 @@ fail() {
 if [ "$(id -u)" = 0 ]; then
     folder=/workspace/code
     [ -e "$folder" ] || folder=/workspace
-    for mount in "$folder" /workspace/models; do
-        if [ -O "$mount" ] && [ -z "$(ls -A "$mount")" ]; then chown 1000:1000 "$mount" 2>/dev/null || true; fi
-    done
-    owner=$(stat -c %u "$folder")
+    hand_over() { [ -O "$1" ] && [ -z "$(ls -A "$1")" ] && chown "$2" "$1" 2>/dev/null || true; }
+    hand_over "$folder" 1000:1000
+    owner=$(stat -c %u "$folder") group=$(stat -c %g "$folder")
+    hand_over /workspace/models "$owner:$group"
     [ "$owner" -ge 500 ] || fail "started as root, and $folder belongs to uid $owner: not stepping down to that." \
         "On the host: chown -R 1000:1000 the folder"
-    drop=(setpriv --reuid "$owner" --regid "$(stat -c %g "$folder")" --clear-groups --inh-caps=-all)
+    drop=(setpriv --reuid "$owner" --regid "$group" --clear-groups --inh-caps=-all)
     "${drop[@]}" true 2>/dev/null || fail "started as root, without the capabilities to step down to uid $owner, the" \
-        "owner of $folder: start it with --user $owner:$(stat -c %g "$folder")"
+        "owner of $folder: start it with --user $owner:$group"
     for stream in /dev/stdout /dev/stderr; do # the services open them by name
         if [ -p "$stream" ] || [ -c "$stream" ]; then chown "$owner" "$stream" 2>/dev/null || true; fi
     done
@@ -75,18 +75,18 @@ fi
 # -- Secrets: files for the services only; then they leave the environment.
 umask_before=$(umask)
 umask 077
-token=${JUPYTER_TOKEN:-} shown="the one you gave"
+token=${JUPYTER_TOKEN:-} origin=given
 if [ -z "$token" ] && [ -n "${JUPYTER_TOKEN_FILE:-}" ]; then
     token=$(cat "$JUPYTER_TOKEN_FILE") || fail "JUPYTER_TOKEN_FILE=$JUPYTER_TOKEN_FILE cannot be read by uid $uid"
 fi
 if [ -z "$token" ]; then
     [ -s "$state/token" ] || python -c 'import secrets; print(secrets.token_hex(24))' >"$state/token"
-    token=$(cat "$state/token") shown=$token
+    token=$(cat "$state/token") origin=generated
 fi
 printf '%s' "$token" >/tmp/rl/token
 {
     printf '%s\n' "${SSH_PUBLIC_KEY:-}"
-    find -L /etc/ssh/authorized_keys -type f -exec cat {} + 2>/dev/null || true
+    find -L /etc/ssh/authorized_keys -type f -exec awk 1 {} + 2>/dev/null || true
 } >"$state/home/.ssh/given_keys"
 [ -s "$state/ssh/ssh_host_ed25519_key" ] ||
     ssh-keygen -q -t ed25519 -N '' -C rl -f "$state/ssh/ssh_host_ed25519_key"
@@ -111,7 +111,7 @@ fi
 
 # -- The command, or the services.
 if [ $# -eq 0 ]; then
-    exec /etc/rl/serve.sh "$shown"
+    exec /etc/rl/serve.sh "$origin"
 fi
 [[ $1 != -* ]] || fail "$1 stands after the image's name, so it is no option of docker run: put it before"
 touch /tmp/rl/command # no services to be healthy

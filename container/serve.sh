@@ -22,7 +22,9 @@ stop() {
 shell=
 trap 'stop; exit 0' TERM INT HUP
 
-token_to_show=$1 # the generated one; a given one is never shown
+# A given token is never shown; a generated one is, but not as an argument, which every process list has.
+token="the one you gave"
+if [ "$1" = generated ]; then token=$(cat /tmp/rl/token); fi
 if [ -t 0 ]; then
     # A session of its own: Ctrl-C in the shell is not meant for the services, and their lines are not for the shell.
     setsid supervisord -c /etc/rl/supervisord.conf </dev/null >/tmp/rl/services.log 2>&1 &
@@ -39,7 +41,7 @@ cat <<CARD
 
 $(cat /tmp/rl/doctor.txt)
 
-  Jupyter Lab   port 8888 of the container, token: $token_to_show
+  Jupyter Lab   port 8888 of the container, token: $token
   SSH           port 2222 of the container: ssh rl@HOST -p PORT
   Your files    $(readlink /tmp/rl/work); models in $RL_MODELS_DIR
 

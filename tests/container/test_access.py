@@ -35,6 +35,7 @@ def test_a_generated_token_is_printed_once_and_lets_in(launch):
     workbench = launch()
     assert workbench.log.count(workbench.token) == 1
     assert workbench.http("/api/status", workbench.token)[0] == 200
+    assert workbench.token not in workbench.exec("ps", "-eo", "args").stdout
 
 
 def test_a_token_can_come_from_a_file(launch, made_by):

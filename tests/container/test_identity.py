@@ -45,6 +45,12 @@ def test_as_root_it_hands_an_empty_folder_of_roots_to_uid_1000(made_by):
     assert (owned.code / "train_dqn.py").stat().st_uid == 1000
 
 
+def test_as_root_it_hands_an_empty_models_folder_to_the_owner_of_the_work_folder(made_by):
+    owned = Folders(made_by(4321), made_by(0), 4321)
+    assert who("--user", "0", *owned.mounts).stdout.split()[:2] == ["rl", "4321"]
+    assert owned.models.stat().st_uid == 4321
+
+
 def test_as_root_it_does_not_touch_a_folder_of_roots_with_files_in_it(made_by):
     owned = Folders(made_by(0), made_by(0), 0)
     docker("run", "--rm", "-u", "0", *owned.mounts, "--entrypoint", "touch", IMAGE, "/workspace/code/mine")
