@@ -204,7 +204,7 @@ def make(env_id: str, num_envs: int, seed: int, *, backend: str = "auto", device
     """Make `num_envs` environments, seeded apart from one another by `seed`.
 
     `env_id` is a registered id, or `module:Name-v0` where importing the module registers it. `backend`: `native` steps
-    a batch of NumPy arrays (the environments of native_envs.py), `sync` gymnasium environments in turn, `auto` prefers native.
+    a batch of NumPy arrays (native_envs.py), `sync` gymnasium environments in turn, `auto` prefers native.
 
     Raises UsageError for an unknown id or backend and for spaces that no agent here can use.
     """
