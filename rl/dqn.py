@@ -88,9 +88,7 @@ class DQN:
         seed: int = 0,
     ) -> None:
         if not isinstance(action_space, spaces.Discrete):
-            raise UsageError(
-                f"DQN needs discrete actions, and this environment takes {action_space}: choose another environment"
-            )
+            raise UsageError(f"DQN needs discrete actions, and this environment takes {action_space}: train ppo or sac")
         if config.buffer_size < num_envs:
             raise UsageError(f"--buffer-size {config.buffer_size}: must hold one step of all {num_envs} environments")
         self.config = config

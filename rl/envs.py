@@ -84,6 +84,28 @@ class EpisodeCounter:
         self.returns, self.lengths = state["returns"].numpy().copy(), state["lengths"].numpy().copy()
 
 
+class ActionScale:
+    """Turns an agent's actions into the environment's: discrete ones as they are, continuous ones from ±1 to the Box.
+
+    So that every agent works in ±1, whatever the environment's units. A Gaussian policy's draws beyond ±1 are clipped
+    here, on the way to the environment; the transition keeps what was drawn.
+    """
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self.low = self.high = None
+        if isinstance(space, spaces.Box):
+            if not space.is_bounded():
+                raise UsageError(f"actions {space} have no bounds: give the environment's Box a finite low and high")
+            self.low, self.high = space.low.astype(np.float32), space.high.astype(np.float32)
+
+    def __call__(self, actions: Tensor) -> np.ndarray:
+        """What the environments' step takes, [N, …]."""
+        array = actions.cpu().numpy()
+        if self.low is None or self.high is None:
+            return array
+        return self.low + (np.clip(array, -1, 1) + 1) / 2 * (self.high - self.low)
+
+
 class NativeEnvs:
     """A batched environment of native_envs.py with its time limit, stepped by NumPy in float64."""
 
@@ -96,6 +118,7 @@ class NativeEnvs:
         self.num_envs = num_envs
         self.observation_space = environment.observation_space
         self.action_space = environment.action_space
+        self.scale = ActionScale(self.action_space)
         self.device = device
         self.rng = np.random.default_rng(seed)
         self.state = environment.initial(num_envs, self.rng)
@@ -104,7 +127,7 @@ class NativeEnvs:
 
     def step(self, actions: Tensor) -> Transition:
         """See `Envs.step`."""
-        self.state, rewards, terminations = self.environment.step(np, self.state, actions.cpu().numpy())
+        self.state, rewards, terminations = self.environment.step(np, self.state, self.scale(actions))
         truncations = (self.episodes.lengths + 1 >= self.environment.max_episode_steps) & ~terminations
         ended = terminations | truncations
         self.episodes.count(rewards, ended)
@@ -152,6 +175,7 @@ class SyncEnvs:
         self.num_envs = envs.num_envs
         self.observation_space = envs.single_observation_space
         self.action_space = envs.single_action_space
+        self.scale = ActionScale(self.action_space)
         self.device = device
         self.episodes = EpisodeCounter(self.num_envs)
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs).tolist()
@@ -161,7 +185,7 @@ class SyncEnvs:
 
     def step(self, actions: Tensor) -> Transition:
         """See `Envs.step`."""
-        obs_array, rewards, terminations, truncations, infos = self.envs.step(actions.cpu().numpy())
+        obs_array, rewards, terminations, truncations, infos = self.envs.step(self.scale(actions))
         ended = terminations | truncations
         self.episodes.count(rewards, ended)
         obs, next_obs = self.obs, self._tensor(obs_array)

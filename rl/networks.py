@@ -1,9 +1,13 @@
 """Networks, their initialisation, and policy heads as functions of tensors."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any, NamedTuple
 
+import gymnasium
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 
@@ -50,3 +54,103 @@ def categorical_entropy(logits: Tensor) -> Tensor:
     """Entropy −Σ_a π(a|s) log π(a|s) in nats, [B], of logits [B, A]."""
     log_probs = logits.log_softmax(dim=-1)
     return -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def gaussian_sample(parameters: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw actions [N, A] from N(mean, std²); `parameters` [N, 2A] holds the means and the logarithms of the stds."""
+    mean, log_std = parameters.chunk(2, dim=-1)
+    return mean + log_std.exp() * _normal_like(mean, generator)
+
+
+def gaussian_log_prob(parameters: Tensor, actions: Tensor) -> Tensor:
+    """log π(a|s) of actions [..., A], summed over the action's dimensions: the log-density of independent normals."""
+    mean, log_std = parameters.chunk(2, dim=-1)
+    return (-0.5 * ((actions - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2 * math.pi)).sum(dim=-1)
+
+
+def gaussian_entropy(parameters: Tensor) -> Tensor:
+    """Entropy ½ log(2πe σ²), summed over the action's dimensions, in nats."""
+    _, log_std = parameters.chunk(2, dim=-1)
+    return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(dim=-1)
+
+
+def squashed_sample(parameters: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw actions tanh(u), u ~ N(mean, std²), in ±1, and their log-densities (Haarnoja et al. 2018, appendix C).
+
+    By reparametrisation, so both are differentiable in `parameters` [B, 2A]; returns [B, A] and [B]. The change of
+    variables subtracts log(1 − tanh²u), here as 2 (log 2 − u − softplus(−2u)), which does not overflow.
+    """
+    mean, log_std = parameters.chunk(2, dim=-1)
+    log_std = log_std.clamp(-20, 2)
+    noise = _normal_like(mean, generator)
+    raw = mean + log_std.exp() * noise
+    log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    log_slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
+    return raw.tanh(), (log_density - log_slope).sum(dim=-1)
+
+
+def _normal_like(reference: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.empty_like(reference).normal_(generator=generator)
+
+
+class Head(NamedTuple):
+    """What an agent asks of its policy's distribution, on the parameters [..., P] that the network gives."""
+
+    sample: Callable[[Tensor, torch.Generator], Tensor]
+    mode: Callable[[Tensor], Tensor]
+    log_prob: Callable[[Tensor, Tensor], Tensor]
+    entropy: Callable[[Tensor], Tensor]
+
+
+CATEGORICAL = Head(categorical_sample, lambda logits: logits.argmax(dim=-1), categorical_log_prob, categorical_entropy)
+GAUSSIAN = Head(gaussian_sample, lambda parameters: parameters.chunk(2, dim=-1)[0], gaussian_log_prob, gaussian_entropy)
+
+
+class ActorCritic(nn.Module):
+    """A policy network and a value network, apart from one another, with tanh and orthogonal initialisation.
+
+    Discrete actions: the policy gives logits. Continuous ones, in ±1: it gives means, beside a standard deviation for
+    each dimension that does not depend on the state and starts at 1 (Huang et al. 2022, continuous details 1 to 3).
+    """
+
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], hidden_sizes: Sequence[int]
+    ) -> None:
+        super().__init__()
+        inputs = math.prod(observation_space.shape or ())
+        if isinstance(action_space, spaces.Discrete):
+            self.head, outputs, self.log_std = CATEGORICAL, int(action_space.n), None
+        else:
+            self.head, outputs = GAUSSIAN, math.prod(action_space.shape or ())
+            self.log_std = nn.Parameter(torch.zeros(outputs))
+        self.actor = orthogonal_(mlp([inputs, *hidden_sizes, outputs], nn.Tanh), last_gain=0.01)
+        self.critic = orthogonal_(mlp([inputs, *hidden_sizes, 1], nn.Tanh), last_gain=1.0)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """The parameters of π(·|s) for observations [..., size]: what the head's functions take."""
+        outputs = self.actor(obs)
+        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """V(s) of observations [..., size], [...]."""
+        return self.critic(obs).squeeze(-1)
+
+
+class TwinCritic(nn.Module):
+    """Two networks Q(s, a) of the same form, computed together: one batched matrix product for each layer."""
+
+    def __init__(self, inputs: int, hidden_sizes: Sequence[int]) -> None:
+        super().__init__()
+        sizes = [inputs, *hidden_sizes, 1]
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for fan_in, fan_out in pairwise(sizes):
+            bound = fan_in**-0.5  # as nn.Linear
+            self.weights.append(torch.empty(2, fan_in, fan_out).uniform_(-bound, bound))
+            self.biases.append(torch.empty(2, 1, fan_out).uniform_(-bound, bound))
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Q-values [2, B] of observations [B, S] and actions [B, A]."""
+        hidden = torch.cat([obs, actions], dim=-1).expand(2, -1, -1)
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            hidden = torch.baddbmm(bias, hidden, weight).relu()
+        return torch.baddbmm(self.biases[-1], hidden, self.weights[-1]).squeeze(-1)

@@ -15,12 +15,11 @@ from typing import Annotated, Any, NamedTuple
 import gymnasium
 import torch
 import tyro
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl.buffers import RolloutBuffer
 from rl.errors import UsageError
-from rl.networks import categorical_entropy, categorical_log_prob, categorical_sample, mlp, orthogonal_
+from rl.networks import ActorCritic
 from rl.returns import gae
 from rl.transition import Transition
 
@@ -56,24 +55,11 @@ class Config:
             raise UsageError(f"--anneal-steps {self.anneal_steps}: must be 0 (constant learning rate) or more")
 
 
-class ActorCritic(nn.Module):
-    """A policy network and a value network, apart from one another, with tanh and orthogonal initialisation."""
-
-    def __init__(self, inputs: int, num_actions: int, hidden_sizes: tuple[int, ...]) -> None:
-        super().__init__()
-        self.actor = orthogonal_(mlp([inputs, *hidden_sizes, num_actions], nn.Tanh), last_gain=0.01)
-        self.critic = orthogonal_(mlp([inputs, *hidden_sizes, 1], nn.Tanh), last_gain=1.0)
-
-    def value(self, obs: Tensor) -> Tensor:
-        """V(s) of observations [..., size], [...]."""
-        return self.critic(obs).squeeze(-1)
-
-
 class Batch(NamedTuple):
     """What one update learns from."""
 
     obs: Tensor  # [B, …]
-    actions: Tensor  # [B]
+    actions: Tensor  # [B, …]
     log_probs: Tensor  # [B] log π_old(a|s)
     advantages: Tensor  # [B]
     returns: Tensor  # [B] targets of the value network
@@ -85,8 +71,8 @@ def loss(network: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, di
     Advantages are normalised within the minibatch, where it holds more than one. `approx_kl` is E[(r − 1) − log r],
     which is never negative (Schulman 2020, "Approximating KL divergence", k3).
     """
-    logits = network.actor(batch.obs)
-    log_ratio = categorical_log_prob(logits, batch.actions) - batch.log_probs
+    head, parameters = network.head, network.policy(batch.obs)
+    log_ratio = head.log_prob(parameters, batch.actions) - batch.log_probs
     ratio = log_ratio.exp()
     advantages = batch.advantages
     if advantages.shape[0] > 1:
@@ -94,7 +80,7 @@ def loss(network: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, di
     clipped = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
     policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
     value_loss = 0.5 * (network.value(batch.obs) - batch.returns).square().mean()
-    entropy = categorical_entropy(logits).mean()
+    entropy = head.entropy(parameters).mean()
     total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     metrics = {
         "policy_loss": policy_loss,
@@ -118,10 +104,6 @@ class PPO:
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
-        if not isinstance(action_space, spaces.Discrete):
-            raise UsageError(
-                f"PPO needs discrete actions, and this environment takes {action_space}: choose another environment"
-            )
         self.batch_size = config.num_steps * num_envs
         if self.batch_size % config.num_minibatches:
             raise UsageError(
@@ -134,17 +116,16 @@ class PPO:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
-        inputs = int(torch.tensor(observation_space.shape).prod())
-        self.network = ActorCritic(inputs, int(action_space.n), config.hidden_sizes).to(device)
+        self.network = ActorCritic(observation_space, action_space, config.hidden_sizes).to(device)
         self.parameters = list(self.network.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
         self.buffer = RolloutBuffer(config.num_steps, num_envs, observation_space, action_space, device)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
-        """Actions [N] for observations [N, …]: drawn from the policy, the most likely ones without `explore`."""
-        logits = self.network.actor(obs)
-        return categorical_sample(logits, self.generator) if explore else logits.argmax(dim=-1)
+        """Actions [N, …] for observations [N, …]: drawn from the policy, the most likely ones without `explore`."""
+        head, parameters = self.network.head, self.network.policy(obs)
+        return head.sample(parameters, self.generator) if explore else head.mode(parameters)
 
     def observe(self, transition: Transition) -> None:
         """Store one step of all environments."""
@@ -177,7 +158,7 @@ class PPO:
         """The rollout [T, N] flattened to [T·N], with the old policy's log-probabilities and the advantages."""
         rollout = self.buffer.storage
         values, next_values = self.network.value(rollout.obs), self.network.value(rollout.next_obs)
-        log_probs = categorical_log_prob(self.network.actor(rollout.obs), rollout.actions)
+        log_probs = self.network.head.log_prob(self.network.policy(rollout.obs), rollout.actions)
         advantages = gae(
             rollout.rewards,
             values,

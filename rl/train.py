@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl import checkpoint, dqn, envs, ppo
+from rl import a2c, checkpoint, dqn, envs, ppo, sac
 from rl.errors import RunError
 from rl.evaluate import evaluate
 from rl.metrics import Console, Metrics
@@ -20,7 +20,12 @@ from rl.run_config import RunConfig, choose_device
 from rl.run_folder import RunFolder, default_runs_folder, read_status
 from rl.stop_signals import StopSignals
 
-ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {"dqn": (dqn.Config, dqn.DQN), "ppo": (ppo.Config, ppo.PPO)}
+ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
+    "dqn": (dqn.Config, dqn.DQN),
+    "ppo": (ppo.Config, ppo.PPO),
+    "a2c": (a2c.Config, a2c.A2C),
+    "sac": (sac.Config, sac.SAC),
+}
 WINDOW = 100  # training episodes that the average return is taken over
 
 

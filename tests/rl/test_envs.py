@@ -197,3 +197,24 @@ def test_what_cannot_be_made_gives_one_line(arguments, message):
 def test_the_native_backend_is_refused_where_there_is_none():
     with pytest.raises(UsageError, match="use --backend sync"):
         envs.make("Blackjack-v1", 1, seed=0, backend="native")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_continuous_actions_go_from_plus_minus_1_to_the_box_and_are_clipped_there_only(backend):
+    vector = envs.make("Pendulum-v1", 3, seed=0, backend=backend)
+    actions = torch.tensor([[0.5], [-1.0], [7.0]])
+    rewards_of_torque = [1.0, 2.0, 2.0]  # N·m: ±1 is ±2
+    obs = vector.obs.double()
+    transition = vector.step(actions)
+    assert torch.equal(transition.actions, actions)  # what the agent drew
+    angle, speed = torch.atan2(obs[:, 1], obs[:, 0]), obs[:, 2]
+    expected = -(angle**2 + 0.1 * speed**2 + 0.001 * torch.tensor(rewards_of_torque) ** 2)
+    torch.testing.assert_close(transition.rewards.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_unbounded_actions_are_refused_with_what_to_give():
+    class Unbounded(Scripted):
+        action_space = spaces.Box(-np.inf, np.inf, (1,))
+
+    with pytest.raises(UsageError, match="finite low and high"):
+        SyncEnvs(SyncVectorEnv([lambda: Unbounded(0)], autoreset_mode=AutoresetMode.SAME_STEP), seed=0, device="cpu")

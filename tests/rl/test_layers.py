@@ -11,12 +11,12 @@ RL = Path(__file__).parents[2] / "rl"
 LAYERS = [
     {"__main__"},
     {"flags", "train"},
-    {"dqn", "ppo", "evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
+    {"a2c", "dqn", "ppo", "sac", "evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
     {"buffers", "networks", "returns", "native_envs", "snapshot"},
     {"transition", "errors"},
 ]
-AGENTS = {"dqn", "ppo"}
+AGENTS = {"a2c", "dqn", "ppo", "sac"}
 
 
 def imports(module: str) -> set[str]:

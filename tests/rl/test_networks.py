@@ -1,8 +1,18 @@
 import pytest
 import torch
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
-from rl.networks import categorical_entropy, categorical_log_prob, categorical_sample, mlp, orthogonal_
+from rl.networks import (
+    categorical_entropy,
+    categorical_log_prob,
+    categorical_sample,
+    gaussian_entropy,
+    gaussian_log_prob,
+    gaussian_sample,
+    mlp,
+    orthogonal_,
+    squashed_sample,
+)
 
 LOGITS = torch.tensor([[0.0, 1.0, -2.0], [3.0, 3.0, 3.0]])
 
@@ -48,3 +58,44 @@ def test_actions_are_drawn_by_the_given_generator_alone():
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), global_state)
+
+
+MEAN, LOG_STD = torch.tensor([[0.3, -1.0]]), torch.tensor([[-0.5, 0.2]])
+PARAMETERS = torch.cat([MEAN, LOG_STD], dim=1)
+NORMAL = Independent(Normal(MEAN, LOG_STD.exp()), 1)
+
+
+def test_gaussian_log_probability_and_entropy_are_joint_over_the_dimensions():
+    actions = torch.tensor([[0.7, -3.0]])
+    torch.testing.assert_close(gaussian_log_prob(PARAMETERS, actions), NORMAL.log_prob(actions))
+    torch.testing.assert_close(gaussian_entropy(PARAMETERS), NORMAL.entropy())
+
+
+def test_gaussian_draws_have_the_mean_and_the_spread_asked_for():
+    draws = gaussian_sample(PARAMETERS.expand(50_000, 4), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(draws.mean(dim=0), MEAN[0], atol=0.02, rtol=0)
+    torch.testing.assert_close(draws.std(dim=0), LOG_STD[0].exp(), atol=0.02, rtol=0)
+
+
+def test_squashed_draws_carry_the_log_density_of_the_change_of_variables():
+    actions, log_probs = squashed_sample(PARAMETERS.expand(1000, 4).double(), torch.Generator().manual_seed(0))
+    reference = TransformedDistribution(NORMAL, TanhTransform(cache_size=0))
+    torch.testing.assert_close(log_probs, reference.log_prob(actions), atol=1e-5, rtol=1e-5)
+
+
+def test_the_squashed_density_of_one_dimension_integrates_to_one():
+    """By importance: the mean of 1/density over draws is the length of the interval (−1, 1)."""
+    actions, log_probs = squashed_sample(
+        torch.tensor([[0.2, -0.3]]).expand(200_000, 2), torch.Generator().manual_seed(1)
+    )
+    inside = (actions.abs() < 0.9).squeeze(1)  # where the weights have a finite variance
+    assert (inside / log_probs.exp()).mean().item() == pytest.approx(1.8, rel=0.02)
+
+
+def test_a_squashed_draw_far_out_has_a_finite_log_density_and_gradient():
+    parameters = torch.tensor([[50.0, 1.0]], requires_grad=True)
+    action, log_prob = squashed_sample(parameters, torch.Generator().manual_seed(0))
+    assert action.item() == 1.0
+    (action.sum() + log_prob.sum()).backward()
+    assert torch.isfinite(log_prob).all()
+    assert torch.isfinite(parameters.grad).all()

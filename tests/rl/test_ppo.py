@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 
 from rl import ppo
-from rl.ppo import PPO, ActorCritic, Batch, Config, loss
+from rl.networks import ActorCritic
+from rl.ppo import PPO, Batch, Config, loss
 from rl.transition import Transition
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
@@ -23,7 +24,7 @@ def batch(network: ActorCritic, log_ratio: float, advantage: float, returns: flo
 @pytest.fixture
 def network():
     torch.manual_seed(0)
-    return ActorCritic(2, 2, (8,))
+    return ActorCritic(OBSERVATIONS, ACTIONS, (8,))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,21 @@ from rl.run_folder import RunFolder
 # Small, and awkward on purpose: checkpoints fall in the middle of rollouts, episodes and the replay's wrap-round.
 FLAGS = {
     "dqn": ["--buffer-size", "700", "--learning-starts", "100", "--num-envs", "3"],
+    "a2c": ["--num-steps", "7", "--num-envs", "3"],
+    "sac": [
+        "--env-id",
+        "Pendulum-v1",
+        "--buffer-size",
+        "700",
+        "--learning-starts",
+        "100",
+        "--num-envs",
+        "3",
+        "--update-interval",
+        "20",
+        "--hidden-sizes",
+        "16",
+    ],
     "ppo": ["--num-steps", "50", "--num-envs", "3", "--num-minibatches", "3", "--anneal-steps", "9000"],
 }
 RUN = ["--seed", "5", "--checkpoint-interval", "700", "--eval-interval", "2000", "--log-interval", "500"]
@@ -79,7 +94,7 @@ def left_alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("backend", ["native", "sync"])
-@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "ppo", "sac"])
 def test_a_run_killed_and_resumed_equals_the_run_left_alone_bit_for_bit(tmp_path, left_alone, algorithm, backend):
     whole, killed = left_alone(algorithm, backend), tmp_path / "killed"
     process = start(killed, algorithm, 6000, "--backend", backend)

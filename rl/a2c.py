@@ -1,0 +1,147 @@
+"""Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement
+Learning"; Wu et al. 2017).
+
+Every `num_steps` steps of N environments one gradient step is made on
+
+    L = −E[log π(a|s) A] + value_coef · ½ E[(V(s) − R)²] − entropy_coef · E[H(π(·|s))]
+
+with the n-step advantages A (GAE with λ = 1) and the returns R = A + V(s), by RMSProp.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import gymnasium
+import torch
+import tyro
+from torch import Tensor, nn
+
+from rl.buffers import RolloutBuffer
+from rl.errors import UsageError
+from rl.networks import ActorCritic
+from rl.returns import gae
+from rl.transition import Transition
+
+
+@dataclass(frozen=True)
+class Config:
+    """How A2C learns; the defaults solve CartPole-v1. Counts are environment steps, summed over environments."""
+
+    learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 7e-4  # step size of RMSProp
+    anneal_steps: int = 0  # environment steps over which the learning rate falls to 0; 0 keeps it constant
+    gamma: float = 0.99  # discount per step
+    gae_lambda: float = 1.0  # GAE's λ: 1 gives n-step returns
+    num_steps: int = 5  # steps of each environment per update
+    value_coef: float = 0.5  # weight of the value loss
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    max_grad_norm: float = 0.5  # gradients are scaled down to this norm
+    hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer, policy and value network alike
+
+    def __post_init__(self) -> None:
+        if self.num_steps < 1:
+            raise UsageError(f"--num-steps {self.num_steps}: must be at least 1")
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
+        for name in ("learning_rate", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 0")
+        if self.anneal_steps < 0:
+            raise UsageError(f"--anneal-steps {self.anneal_steps}: must be 0 (constant learning rate) or more")
+
+
+def loss(network: ActorCritic, rollout: Transition, config: Config) -> tuple[Tensor, dict[str, Tensor]]:
+    """The objective over a rollout [T, N], and what to log; no gradient flows through advantages and returns."""
+    values = network.value(rollout.obs)
+    with torch.no_grad():
+        advantages = gae(
+            rollout.rewards,
+            values,
+            network.value(rollout.next_obs),
+            rollout.terminations,
+            rollout.truncations,
+            config.gamma,
+            config.gae_lambda,
+        )
+        returns = advantages + values
+    head, parameters = network.head, network.policy(rollout.obs)
+    policy_loss = -(head.log_prob(parameters, rollout.actions) * advantages).mean()
+    value_loss = 0.5 * (values - returns).square().mean()
+    entropy = head.entropy(parameters).mean()
+    total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    return total, {name: value.detach() for name, value in metrics.items()}
+
+
+class A2C:
+    """The four verbs of an agent: act, observe, learn, and state_dict / load_state_dict."""
+
+    def __init__(
+        self,
+        config: Config,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        num_envs: int,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.config = config
+        self.num_envs = num_envs
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.step = 0  # environment steps observed
+        self.updates = 0  # optimiser steps taken
+        self.network = ActorCritic(observation_space, action_space, config.hidden_sizes).to(device)
+        self.parameters = list(self.network.parameters())
+        self.optimizer = torch.optim.RMSprop(self.parameters, lr=config.learning_rate, alpha=0.99, eps=1e-5)
+        self.buffer = RolloutBuffer(config.num_steps, num_envs, observation_space, action_space, device)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = True) -> Tensor:
+        """Actions [N, …] for observations [N, …]: drawn from the policy, the most likely ones without `explore`."""
+        head, parameters = self.network.head, self.network.policy(obs)
+        return head.sample(parameters, self.generator) if explore else head.mode(parameters)
+
+    def observe(self, transition: Transition) -> None:
+        """Store one step of all environments."""
+        self.buffer.add(transition)
+        self.step += self.num_envs
+
+    def learn(self) -> dict[str, Tensor | float]:
+        """Update when the rollout is full; returns its metrics, {} before."""
+        if not self.buffer.full:
+            return {}
+        config = self.config
+        rate = config.learning_rate * (max(1 - self.step / config.anneal_steps, 0.0) if config.anneal_steps else 1.0)
+        self.optimizer.param_groups[0]["lr"] = rate
+        metrics = self._update(self.buffer.storage)
+        self.buffer.clear()
+        self.updates += 1
+        return {**metrics, "learning_rate": rate}
+
+    def _update(self, rollout: Transition) -> dict[str, Tensor]:
+        total, metrics = loss(self.network, rollout, self.config)
+        self.optimizer.zero_grad()
+        total.backward()
+        nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.optimizer.step()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+            "step": self.step,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.generator.set_state(state["generator"])
+        self.step, self.updates = state["step"], state["updates"]

@@ -1,0 +1,193 @@
+"""Soft actor-critic (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications"), with a tuned temperature.
+
+The policy maximises reward plus α times its own entropy. Two critics are fitted to
+
+    y = r + γ (1 − terminated) (min_k Q_k(s′, a′; θ⁻) − α log π(a′|s′)),   a′ ~ π(·|s′)
+
+where θ⁻ follows θ by a share τ each update; the actor minimises E[α log π(a|s) − min_k Q_k(s, a)] and the temperature
+E[−log α · (log π(a|s) + H)] (the objective in log α of the authors' code), with the target entropy H = −dim(A).
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import gymnasium
+import torch
+import tyro
+from gymnasium import spaces
+from torch import Tensor
+
+from rl.buffers import ReplayBuffer
+from rl.errors import UsageError
+from rl.networks import TwinCritic, mlp, squashed_sample
+from rl.returns import polyak, td_target
+from rl.transition import Transition
+
+
+@dataclass(frozen=True)
+class Config:
+    """How SAC learns; the defaults solve Pendulum-v1. Counts are environment steps, summed over environments."""
+
+    learning_rate: Annotated[float, tyro.conf.arg(aliases=["--lr"])] = 1e-3  # step size of Adam, for all networks
+    gamma: float = 0.99  # discount per step
+    batch_size: int = 256  # transitions per update
+    buffer_size: int = 200_000  # transitions kept in the replay
+    learning_starts: int = 500  # environment steps of random actions before the first update
+    update_interval: int = 1  # environment steps per update
+    tau: float = 0.005  # share by which the target critics follow in each update
+    initial_alpha: float = 1.0  # temperature at the start
+    hidden_sizes: tuple[int, ...] = (256, 256)  # units of each hidden layer, actor and critics alike
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "buffer_size", "update_interval", "learning_starts"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
+        for name in ("gamma", "tau"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
+        for name in ("learning_rate", "initial_alpha"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 0")
+
+
+def critic_loss(
+    critic: TwinCritic,
+    target_critic: TwinCritic,
+    batch: Transition,
+    next_actions: Tensor,
+    next_log_probs: Tensor,
+    alpha: Tensor,
+    gamma: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean squared error of both critics to the soft target; `next_actions` [B, A] were drawn by today's policy."""
+    with torch.no_grad():
+        next_values = target_critic(batch.next_obs, next_actions).amin(dim=0) - alpha * next_log_probs
+        targets = td_target(batch.rewards, next_values, batch.terminations, gamma)
+    q_values = critic(batch.obs, batch.actions)
+    total = (q_values - targets).square().mean(dim=1).sum()
+    return total, {"critic_loss": total.detach(), "q_value": q_values.detach().mean()}
+
+
+def actor_loss(critic: TwinCritic, obs: Tensor, actions: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """E[α log π(a|s) − min_k Q_k(s, a)]; differentiable in the policy through `actions` and `log_probs`."""
+    return (alpha * log_probs - critic(obs, actions).amin(dim=0)).mean()
+
+
+def alpha_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
+    """−log α · E[log π(a|s) + H]: raises α while the policy's entropy lies below H."""
+    return -(log_alpha * (log_probs.detach() + target_entropy)).mean()
+
+
+class SAC:
+    """The four verbs of an agent: act, observe, learn, and state_dict / load_state_dict."""
+
+    def __init__(
+        self,
+        config: Config,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        num_envs: int,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(action_space, spaces.Box):
+            raise UsageError(f"SAC needs continuous actions, and this environment takes {action_space}: train ppo")
+        if config.buffer_size < num_envs:
+            raise UsageError(f"--buffer-size {config.buffer_size}: must hold one step of all {num_envs} environments")
+        self.config = config
+        self.num_envs = num_envs
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.step = 0  # environment steps observed
+        self.updates = 0  # updates made, each one of critics, actor and temperature
+        inputs, self.action_size = math.prod(observation_space.shape or ()), math.prod(action_space.shape)
+        self.target_entropy = -float(self.action_size)
+        self.actor = mlp([inputs, *config.hidden_sizes, 2 * self.action_size]).to(device)
+        self.critic = TwinCritic(inputs + self.action_size, config.hidden_sizes).to(device)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_alpha = torch.tensor(math.log(config.initial_alpha), device=device, requires_grad=True)
+        self.optimizers = {
+            name: torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+            for name, parameters in (
+                ("actor", list(self.actor.parameters())),
+                ("critic", list(self.critic.parameters())),
+                ("alpha", [self.log_alpha]),
+            )
+        }
+        self.buffer = ReplayBuffer(config.buffer_size, observation_space, action_space, device)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, explore: bool = True) -> Tensor:
+        """Actions [N, A] in ±1: drawn from the policy (at first uniformly), tanh of its mean without `explore`."""
+        if explore and self.step < self.config.learning_starts:
+            uniform = torch.rand(self.num_envs, self.action_size, generator=self.generator, device=self.device)
+            return 2 * uniform - 1
+        parameters = self.actor(obs)
+        return squashed_sample(parameters, self.generator)[0] if explore else parameters.chunk(2, dim=-1)[0].tanh()
+
+    def observe(self, transition: Transition) -> None:
+        """Store one step of all environments."""
+        self.buffer.add(transition)
+        self.step += self.num_envs
+
+    def learn(self) -> dict[str, Tensor | float]:
+        """Make the updates that are due; returns the last one's metrics, {} where none was due."""
+        config, metrics = self.config, {}
+        due = max(self.step - config.learning_starts, 0) // config.update_interval
+        while self.updates < due:
+            metrics = self._update(self.buffer.sample(config.batch_size, self.generator))
+            self.updates += 1
+        return {**metrics}
+
+    def _update(self, batch: Transition) -> dict[str, Tensor]:
+        alpha = self.log_alpha.detach().exp()
+        with torch.no_grad():
+            next_actions, next_log_probs = squashed_sample(self.actor(batch.next_obs), self.generator)
+        total, metrics = critic_loss(
+            self.critic, self.target_critic, batch, next_actions, next_log_probs, alpha, self.config.gamma
+        )
+        self._descend("critic", total)
+
+        actions, log_probs = squashed_sample(self.actor(batch.obs), self.generator)
+        self.critic.requires_grad_(False)  # the actor's gradient flows through the critics, not into them
+        policy_loss = actor_loss(self.critic, batch.obs, actions, log_probs, alpha)
+        self._descend("actor", policy_loss)
+        self.critic.requires_grad_(True)
+
+        self._descend("alpha", alpha_loss(self.log_alpha, log_probs, self.target_entropy))
+        polyak(self.target_critic.parameters(), self.critic.parameters(), self.config.tau)
+        entropy = -log_probs.detach().mean()
+        return {**metrics, "actor_loss": policy_loss.detach(), "alpha": alpha, "entropy": entropy}
+
+    def _descend(self, name: str, total: Tensor) -> None:
+        self.optimizers[name].zero_grad()
+        total.backward()
+        self.optimizers[name].step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
+        return {
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target_critic": self.target_critic.state_dict(),
+            "log_alpha": self.log_alpha.detach(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+            "step": self.step,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name in ("actor", "critic", "target_critic"):
+            getattr(self, name).load_state_dict(state[name])
+        with torch.no_grad():
+            self.log_alpha.copy_(state["log_alpha"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.buffer.load_state_dict(state["buffer"])
+        self.generator.set_state(state["generator"])
+        self.step, self.updates = state["step"], state["updates"]
