@@ -81,11 +81,12 @@ class ReplayBuffer:
         self.capacity = capacity
         self.cursor = 0  # row that is written next
         self.size = 0  # rows that hold a transition
+        self.stride = 1  # rows between a transition and its environment's next: the number of environments
         self.device = device
 
     def add(self, transition: Transition) -> None:
         """Append the N transitions of one step."""
-        num_envs = transition.rewards.shape[0]
+        num_envs = self.stride = transition.rewards.shape[0]
         head = min(num_envs, self.capacity - self.cursor)  # rows until the end of the storage; the rest wrap round
         for stored, value in zip(self.storage, transition, strict=True):
             stored[self.cursor : self.cursor + head] = value[:head]
@@ -99,14 +100,38 @@ class ReplayBuffer:
         rows = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
         return Transition(*(stored[rows] for stored in self.storage))
 
+    def sample_n_step(
+        self, batch_size: int, n_steps: int, gamma: float, generator: torch.Generator
+    ) -> tuple[Transition, Tensor]:
+        """Draw `batch_size` transitions of up to `n_steps` steps each, and their discounts γ^k, [B].
+
+        `rewards` holds Σ_{i<k} γ^i r_t+i and `next_obs` the observation after k steps (Sutton & Barto 2018, eq. 7.1),
+        where k is cut short by the end of the episode and by the newest transition stored; the bootstrap
+        γ^k V(next_obs) is right for every k.
+        """
+        rows = last = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
+        storage = self.storage
+        rewards, discounts = storage.rewards[rows], torch.full((batch_size,), gamma, device=self.device)
+        for _ in range(n_steps - 1):
+            newer_rows = (self.cursor - 1 - last) % self.capacity  # stored after row `last`
+            ended = storage.terminations[last] | storage.truncations[last]
+            goes_on = ~ended & (newer_rows >= self.stride)
+            following = (last + self.stride) % self.capacity
+            rewards = torch.where(goes_on, rewards + discounts * storage.rewards[following], rewards)
+            discounts = torch.where(goes_on, discounts * gamma, discounts)
+            last = torch.where(goes_on, following, last)
+        ends = storage.next_obs[last], storage.terminations[last], storage.truncations[last]
+        return Transition(storage.obs[rows], storage.actions[rows], rewards, *ends), discounts
+
     def state_dict(self) -> dict[str, Any]:
-        """Contents, cursor and size."""
-        return {"storage": self.storage._asdict(), "cursor": self.cursor, "size": self.size}
+        """Contents, cursor, size and stride."""
+        position = {"cursor": self.cursor, "size": self.size, "stride": self.stride}
+        return {"storage": self.storage._asdict(), **position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place what `state_dict` returned."""
         _restore(self.storage, state["storage"])
-        self.cursor, self.size = state["cursor"], state["size"]
+        self.cursor, self.size, self.stride = state["cursor"], state["size"], state["stride"]
 
 
 def _restore(storage: Transition, saved: dict[str, Tensor]) -> None:

@@ -6,7 +6,8 @@ A network Q(s, a; θ) is fitted to the targets
 
 of transitions drawn at random from a replay of the last ones; θ⁻ is a copy of θ taken every `target_interval` steps.
 Double Q-learning (van Hasselt et al. 2016) lets the online network choose a′ and the copy value it, which removes the
-bias of the maximum. Actions are ε-greedy: ε falls linearly from `epsilon_start` to `epsilon_end`.
+bias of the maximum; with `n_steps` > 1 the target adds up n rewards before it bootstraps (Sutton & Barto 2018, ch. 7).
+Actions are ε-greedy: ε falls linearly from `epsilon_start` to `epsilon_end`.
 """
 
 import copy
@@ -41,10 +42,11 @@ class Config:
     epsilon_end: float = 0.02  # probability of a random action from `epsilon_steps` on
     epsilon_steps: int = 5_000  # environment steps over which it falls
     double: bool = False  # double Q-learning
+    n_steps: int = 1  # rewards that a target adds up before it bootstraps
     hidden_sizes: tuple[int, ...] = (128, 128)  # units of each hidden layer
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "buffer_size", "update_interval", "target_interval", "epsilon_steps"):
+        for name in ("batch_size", "buffer_size", "update_interval", "target_interval", "epsilon_steps", "n_steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
         for name in ("gamma", "epsilon_start", "epsilon_end"):
@@ -59,18 +61,21 @@ class Config:
 
 
 def loss(
-    network: nn.Module, target_network: nn.Module, batch: Transition, config: Config
+    network: nn.Module, target_network: nn.Module, batch: Transition, discounts: Tensor, double: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean squared TD error over a batch [B], and what to log; differentiable in `network` only."""
+    """Mean squared TD error over a batch [B] with its discounts [B], and what to log.
+
+    Differentiable in `network` only.
+    """
     q_values = network(batch.obs).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
     with torch.no_grad():
         next_q_values = target_network(batch.next_obs)
-        if config.double:
+        if double:
             choices = network(batch.next_obs).argmax(dim=1, keepdim=True)
             next_values = next_q_values.gather(1, choices).squeeze(1)
         else:
             next_values = next_q_values.amax(dim=1)
-        targets = td_target(batch.rewards, next_values, batch.terminations, config.gamma)
+        targets = td_target(batch.rewards, next_values, batch.terminations, discounts)
     td_loss = nn.functional.mse_loss(q_values, targets)
     return td_loss, {"td_loss": td_loss.detach(), "q_value": q_values.detach().mean()}
 
@@ -131,14 +136,15 @@ class DQN:
         config, metrics = self.config, {}
         due = max(self.step - config.learning_starts, 0) // config.update_interval
         while self.updates < due:
-            metrics = self._update(self.buffer.sample(config.batch_size, self.generator))
+            batch = self.buffer.sample_n_step(config.batch_size, config.n_steps, config.gamma, self.generator)
+            metrics = self._update(*batch)
             self.updates += 1
         if self.step // config.target_interval > (self.step - self.num_envs) // config.target_interval:
             polyak(self.target_network.parameters(), self.network.parameters(), tau=1.0)
         return {**metrics, "epsilon": self.epsilon} if metrics else {}
 
-    def _update(self, batch: Transition) -> dict[str, Tensor]:
-        td_loss, metrics = loss(self.network, self.target_network, batch, self.config)
+    def _update(self, batch: Transition, discounts: Tensor) -> dict[str, Tensor]:
+        td_loss, metrics = loss(self.network, self.target_network, batch, discounts, self.config.double)
         self.optimizer.zero_grad()
         td_loss.backward()
         self.optimizer.step()

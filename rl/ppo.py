@@ -36,6 +36,7 @@ class Config:
     num_epochs: int = 10  # passes over a rollout
     num_minibatches: int = 4  # updates per pass
     clip_coef: float = 0.2  # how far the ratio may leave 1
+    target_kl: float = 0.0  # no further epoch once approx_kl passed 1.5 times this; 0 always makes all epochs
     value_coef: float = 0.5  # weight of the value loss
     entropy_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
@@ -51,6 +52,8 @@ class Config:
         for name in ("learning_rate", "clip_coef", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 0")
+        if self.target_kl < 0:
+            raise UsageError(f"--target-kl {self.target_kl}: must be 0 (never stop early) or more; 0.01 is usual")
         if self.anneal_steps < 0:
             raise UsageError(f"--anneal-steps {self.anneal_steps}: must be 0 (constant learning rate) or more")
 
@@ -148,6 +151,8 @@ class PPO:
             for minibatch in zip(*(value.chunk(config.num_minibatches) for value in shuffled), strict=True):
                 history.append(self._update(Batch(*minibatch)))
                 self.updates += 1
+            if config.target_kl and history[-1]["approx_kl"] > 1.5 * config.target_kl:  # one host read per epoch
+                break
         metrics: dict[str, Tensor | float] = {
             name: torch.stack([m[name] for m in history]).mean() for name in history[0]
         }

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 
-def td_target(rewards: Tensor, next_values: Tensor, terminations: Tensor, gamma: float) -> Tensor:
+def td_target(rewards: Tensor, next_values: Tensor, terminations: Tensor, gamma: float | Tensor) -> Tensor:
     """One-step target r + γ (1 − terminated) V(s′) (Sutton & Barto 2018, eq. 6.2; for Q-learning V(s′) = max Q(s′, ·)).
 
-    All [B]; `terminations` is bool. A truncated step keeps its bootstrap.
+    All [B]; `terminations` is bool; `gamma` is a number or, for n-step targets, the discount of each row. A truncated
+    step keeps its bootstrap.
     """
     return rewards + gamma * next_values * ~terminations
 

@@ -20,7 +20,7 @@ import gymnasium
 import numpy
 import torch
 
-from rl.checkpoint import write_atomically
+from rl import checkpoint
 from rl.errors import RunError, UsageError
 
 
@@ -58,9 +58,29 @@ class RunFolder:
             kept.hardlink_to(self.latest)
         except OSError:  # file systems without hard links
             shutil.copyfile(self.latest, kept)
-        by_step = sorted(checkpoints.glob("step-*.pt"), key=lambda path: int(path.stem.removeprefix("step-")))
-        for old in by_step[:-last]:
+        for old in sorted(self._kept(), key=_step_of)[:-last]:
             old.unlink()
+
+    def load_newest(self) -> dict[str, Any]:
+        """The latest checkpoint or, where that is damaged, the newest sound one before it; says so on stderr.
+
+        Raises RunError where none can be read.
+        """
+        by_step = sorted(self._kept(), key=_step_of, reverse=True)
+        first_error = None
+        for path in [self.latest, *by_step]:
+            try:
+                content = checkpoint.load(path)
+            except RunError as error:
+                first_error = first_error or error
+                continue
+            if first_error:
+                print(f"{first_error}. Going on from {path.name}", file=sys.stderr)
+            return content
+        raise first_error or RunError(f"{self.path} holds no checkpoint")
+
+    def _kept(self) -> list[Path]:
+        return list(self.latest.parent.glob("step-*.pt"))
 
     def create(self, config: dict[str, Any]) -> None:
         """Make the folder of a new run. Raises UsageError if it holds one already, RunError if it cannot be made."""
@@ -105,7 +125,7 @@ class RunFolder:
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write one of the folder's JSON files, whole or not at all."""
         text = json.dumps(content, indent=2) + "\n"
-        write_atomically(self.path / name, lambda file: file.write(text.encode()))
+        checkpoint.write_atomically(self.path / name, lambda file: file.write(text.encode()))
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -117,6 +137,10 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _step_of(kept: Path) -> int:
+    return int(kept.stem.removeprefix("step-"))
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def resume(path: Path, *, progress: bool = True) -> Result | None:
     with RunFolder(path) as folder:
         run, algorithm, config = parse(folder.open())
         device = choose_device(run.device)
-        content = checkpoint.load(folder.latest)
+        content = folder.load_newest()
         agent, train_envs = build(run, algorithm, config, device)
         loop = _Loop(run, agent, train_envs, folder, device, None, progress)
         loop.load(content)

@@ -48,6 +48,48 @@ def test_samples_are_whole_transitions_spread_evenly_over_what_is_held():
     assert chi_square < 55.5  # 27 degrees of freedom, p = 0.001
 
 
+def n_steps_ahead(history: list[Transition], t: int, n: int, n_steps: int, gamma: float):
+    """Brute force over the steps as they happened: sum of rewards, discount, index of the last step."""
+    total, discount, last = 0.0, 1.0, t
+    for k in range(t, min(t + n_steps, len(history))):
+        total, discount, last = total + discount * history[k].rewards[n].item(), discount * gamma, k
+        if history[k].terminations[n] or history[k].truncations[n]:
+            break
+    return total, discount, last
+
+
+@pytest.mark.parametrize(("capacity", "num_envs", "steps"), [(60, 3, 12), (60, 3, 47), (50, 3, 90), (17, 1, 40)])
+def test_n_step_samples_stop_at_ends_of_episodes_and_at_the_newest_step(capacity, num_envs, steps):
+    generator = torch.Generator().manual_seed(steps)
+    buffer = ReplayBuffer(capacity, OBSERVATIONS, ACTIONS, "cpu")
+    history: list[Transition] = []
+    for step in range(steps):
+        ends = torch.rand(2, num_envs, generator=generator) < 0.1
+        obs = torch.tensor([[step, n, 0.0] for n in range(num_envs)])  # tells step and environment
+        rewards = torch.rand(num_envs, generator=generator)
+        history.append(Transition(obs, torch.zeros(num_envs).long(), rewards, obs + 0.5, ends[0], ends[1] & ~ends[0]))
+        buffer.add(history[-1])
+    batch, discounts = buffer.sample_n_step(500, n_steps=4, gamma=0.9, generator=generator)
+    for i in range(500):
+        t, n = int(batch.obs[i, 0]), int(batch.obs[i, 1])
+        total, discount, last = n_steps_ahead(history, t, n, n_steps=4, gamma=0.9)
+        assert batch.rewards[i].item() == pytest.approx(total, rel=1e-5)
+        assert discounts[i].item() == pytest.approx(discount, rel=1e-5)
+        assert batch.next_obs[i].tolist() == history[last].next_obs[n].tolist()
+        assert batch.terminations[i] == history[last].terminations[n]
+        assert batch.truncations[i] == history[last].truncations[n]
+    assert len(set(discounts.tolist())) == 4  # windows of every length were seen
+
+
+def test_one_step_samples_are_the_stored_transitions():
+    buffer = ReplayBuffer(50, OBSERVATIONS, ACTIONS, "cpu")
+    for step in range(7):
+        buffer.add(numbered(step * 4, 4))
+    batch, discounts = buffer.sample_n_step(200, 1, 0.9, torch.Generator().manual_seed(0))
+    assert_whole(batch)
+    assert (discounts == 0.9).all()
+
+
 def test_stored_types_are_as_small_as_documented():
     storage = ReplayBuffer(2, OBSERVATIONS, ACTIONS, "cpu").storage
     types = [value.dtype for value in storage]

@@ -68,6 +68,27 @@ def test_a_damaged_checkpoint_fails_with_one_line(small_run, tmp_path):
     done = rl("eval", str(run_copy))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "cannot be read as a checkpoint" in done.stderr
+
+
+def test_resume_falls_back_to_the_checkpoint_before_a_damaged_one_and_says_so(tmp_path):
+    path = tmp_path / "run"
+    config = ppo.Config(num_steps=16)
+    train(RunConfig(run_dir=path, total_steps=1024, checkpoint_interval=256), config, progress=False)
+    (path / "status.json").write_text('{"state": "interrupted"}')
+    damaged = path / "checkpoints" / "latest.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-100])  # step-1024.pt is the same file
+    done = rl("resume", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "latest.pt cannot be read as a checkpoint" in done.stderr
+    assert "Going on from step-768.pt" in done.stderr
+    assert json.loads((path / "status.json").read_text())["step"] == 1024
+
+
+def test_resume_fails_with_one_line_where_every_checkpoint_is_damaged(small_run, tmp_path):
+    run_copy = tmp_path / "run"
+    run("cp", "-r", str(small_run), str(run_copy))
+    for path in (run_copy / "checkpoints").iterdir():
+        path.write_bytes(b"rubbish")
     (run_copy / "status.json").write_text('{"state": "interrupted"}')
     done = rl("resume", str(run_copy))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)

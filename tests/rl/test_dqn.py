@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 from gymnasium import spaces
@@ -31,7 +29,7 @@ def batch(terminated: bool, truncated: bool) -> Transition:
 
 
 ONLINE, TARGET = Table((0.0, 2.0), (5.0, 4.0)), Table((0.0, 0.0), (3.0, 8.0))
-HALF = Config(gamma=0.5)
+HALF = torch.tensor([0.5])  # discount
 
 
 @pytest.mark.parametrize(
@@ -45,15 +43,14 @@ HALF = Config(gamma=0.5)
     ],
 )
 def test_the_loss_is_the_squared_distance_to_the_target_worked_out_by_hand(terminated, truncated, double, target):
-    config = dataclasses.replace(HALF, double=double)
-    td_loss, metrics = loss(ONLINE, TARGET, batch(terminated, truncated), config)
+    td_loss, metrics = loss(ONLINE, TARGET, batch(terminated, truncated), HALF, double)
     assert td_loss.item() == pytest.approx((2.0 - target) ** 2)
     assert metrics["q_value"].item() == 2.0
 
 
 def test_only_the_online_network_gets_a_gradient_and_only_for_the_action_taken():
     online, target = Table((0.0, 2.0), (5.0, 4.0)), Table((0.0, 0.0), (3.0, 8.0))
-    loss(online, target, batch(False, False), dataclasses.replace(HALF, double=True))[0].backward()
+    loss(online, target, batch(False, False), HALF, double=True)[0].backward()
     assert online.rows.grad.tolist() == [[0.0, 2 * (2.0 - 2.5)], [0.0, 0.0]]
     assert target.rows.grad is None
 

@@ -106,6 +106,16 @@ def test_each_epoch_covers_every_row_once_in_an_order_of_its_own(monkeypatch):
     assert len(seen) == agent.updates == 4
 
 
+@pytest.mark.parametrize(("target_kl", "epochs"), [(1e-9, 1), (0.0, 6), (100.0, 6)])
+def test_a_target_kl_ends_the_updates_after_the_epoch_that_passed_it(target_kl, epochs):
+    agent = PPO(dataclasses.replace(SMALL, num_epochs=6, target_kl=target_kl), OBSERVATIONS, ACTIONS, num_envs=4)
+    fill(agent)
+    agent.learn()
+    assert agent.updates == epochs * SMALL.num_minibatches
+    fill(agent)  # and the next rollout is learned from as usual
+    assert agent.learn()
+
+
 def test_the_learning_rate_falls_to_0_over_environment_steps_also_after_a_resume():
     config = dataclasses.replace(SMALL, learning_rate=1e-2, anneal_steps=128)
     agent, rates = PPO(config, OBSERVATIONS, ACTIONS, num_envs=4), []
