@@ -1,15 +1,14 @@
 """Greedy episodes in environments of their own."""
 
-from typing import Any
-
 import numpy as np
 
 from rl import envs
+from rl.agent import Agent
 from rl.envs import Episode
 
 
 def evaluate(
-    agent: Any,  # noqa: ANN401 - any object with the four verbs
+    agent: Agent,
     env_id: str,
     episodes: int,
     seed: int,

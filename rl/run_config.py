@@ -22,6 +22,8 @@ class RunConfig:
     backend: str = "auto"  # auto, native (batched arrays) or sync (gymnasium, one after the other)
     run_dir: Path | None = None  # run folder; by default a new one under models/runs
     stop_at_return: float | None = None  # end when the last 100 training episodes average this
+    normalize_obs: bool = False  # scale observations by their running mean and deviation (ppo, a2c)
+    normalize_rewards: bool = False  # divide rewards by the running deviation of the return (ppo, a2c)
     log_interval: int = 1_000  # environment steps between rows of metrics
     eval_interval: int = 25_000  # environment steps between evaluations; 0 evaluates at the end only
     eval_episodes: int = 10  # greedy episodes per evaluation

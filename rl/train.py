@@ -13,9 +13,12 @@ import numpy as np
 import torch
 
 from rl import a2c, checkpoint, dqn, envs, ppo, sac
-from rl.errors import RunError
+from rl.agent import Agent
+from rl.buffers import ReplayBuffer
+from rl.errors import RunError, UsageError
 from rl.evaluate import evaluate
 from rl.metrics import Console, Metrics
+from rl.normalize import Normalized
 from rl.run_config import RunConfig, choose_device
 from rl.run_folder import RunFolder, default_runs_folder, read_status
 from rl.stop_signals import StopSignals
@@ -63,7 +66,7 @@ class Result:
     reason: str
     path: Path
     counters: Counters
-    agent: Any
+    agent: Agent
     solved: bool  # whether stop_at_return was reached
     signal: int = 0  # the signal that interrupted it
 
@@ -120,13 +123,21 @@ def parse(saved: dict[str, Any]) -> tuple[RunConfig, str, Any]:
     return RunConfig(**saved["run"]), algorithm, config_type(**values)
 
 
-def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Any, envs.Envs]:  # noqa: ANN401
+def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Agent, envs.Envs]:  # noqa: ANN401
     """The agent and its training environments."""
     torch.set_num_threads(run.threads)
     train_envs = envs.make(run.env_id, run.num_envs, run.seed, backend=run.backend, device=device)
     _, agent_type = ALGORITHMS[algorithm]
     spaces = train_envs.observation_space, train_envs.action_space
-    return agent_type(config, *spaces, run.num_envs, device, run.seed), train_envs
+    agent = agent_type(config, *spaces, run.num_envs, device, run.seed)
+    if run.normalize_obs or run.normalize_rewards:
+        if isinstance(agent.buffer, ReplayBuffer):
+            raise UsageError(
+                f"--normalize-obs and --normalize-rewards are for ppo and a2c, not for {algorithm}'s replay"
+            )
+        obs_shape = train_envs.observation_space.shape or ()
+        agent = Normalized(agent, obs_shape, config.gamma, obs=run.normalize_obs, rewards=run.normalize_rewards)
+    return agent, train_envs
 
 
 class _Loop:
@@ -135,7 +146,7 @@ class _Loop:
     def __init__(
         self,
         run: RunConfig,
-        agent: Any,  # noqa: ANN401
+        agent: Agent,
         train_envs: envs.Envs,
         folder: RunFolder,
         device: str,

@@ -13,7 +13,8 @@ LAYERS = [
     {"flags", "train"},
     {"a2c", "dqn", "ppo", "sac", "evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
-    {"buffers", "networks", "returns", "native_envs", "snapshot"},
+    {"buffers", "networks", "returns", "native_envs", "normalize", "snapshot"},
+    {"agent"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "dqn", "ppo", "sac"}

@@ -17,30 +17,18 @@ from rl.run_folder import RunFolder
 
 # Small, and awkward on purpose: checkpoints fall in the middle of rollouts, episodes and the replay's wrap-round.
 FLAGS = {
-    "dqn": ["--buffer-size", "700", "--learning-starts", "100", "--num-envs", "3"],
-    "a2c": ["--num-steps", "7", "--num-envs", "3"],
-    "sac": [
-        "--env-id",
-        "Pendulum-v1",
-        "--buffer-size",
-        "700",
-        "--learning-starts",
-        "100",
-        "--num-envs",
-        "3",
-        "--update-interval",
-        "20",
-        "--hidden-sizes",
-        "16",
-    ],
-    "ppo": ["--num-steps", "50", "--num-envs", "3", "--num-minibatches", "3", "--anneal-steps", "9000"],
+    "dqn": "--buffer-size 700 --learning-starts 100 --num-envs 3 --n-steps 3",
+    "a2c": "--num-steps 7 --num-envs 3",
+    "sac": "--env-id Pendulum-v1 --buffer-size 700 --learning-starts 100 --num-envs 3 --update-interval 20 "
+    "--hidden-sizes 16",
+    "ppo": "--num-steps 50 --num-envs 3 --num-minibatches 3 --anneal-steps 9000 --normalize-obs --normalize-rewards",
 }
 RUN = ["--seed", "5", "--checkpoint-interval", "700", "--eval-interval", "2000", "--log-interval", "500"]
 
 
 def start(run: Path, algorithm: str, steps: int, *flags: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "rl", "train", algorithm, "--run-dir", str(run), "--total-steps", str(steps)]
-    return subprocess.Popen([*command, *RUN, *FLAGS[algorithm], *flags])
+    return subprocess.Popen([*command, *RUN, *FLAGS[algorithm].split(), *flags])
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:

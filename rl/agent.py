@@ -1,0 +1,29 @@
+"""What every agent can do. There is no base class: an agent is whatever has these verbs."""
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from rl.transition import Transition
+
+
+class Agent(Protocol):
+    """Four verbs, called by the loop in this order: act, then the environments step, observe, learn."""
+
+    device: str  # where its tensors live
+    num_envs: int  # environments that it acts in
+
+    def act(self, obs: Tensor, explore: bool = True) -> Tensor:
+        """Actions [N, …] for observations [N, …]; changes nothing that is learned. Without `explore`: the best known."""
+
+    def observe(self, transition: Transition) -> None:
+        """Store one step of all environments."""
+
+    def learn(self) -> dict[str, Tensor | float]:
+        """Make the updates that are due, if any; returns what to log, {} where none was due."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the agent knows: networks, optimisers, buffer, generator, counters."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
