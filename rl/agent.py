@@ -14,7 +14,7 @@ class Agent(Protocol):
     num_envs: int  # environments that it acts in
 
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
-        """Actions [N, …] for observations [N, …]; changes nothing that is learned. Without `explore`: the best known."""
+        """Actions [N, …] for observations [N, …], the best known without `explore`; nothing that is learned changes."""
 
     def observe(self, transition: Transition) -> None:
         """Store one step of all environments."""
