@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl.memory import check_fits
 from rl.transition import Transition
 
 
@@ -77,6 +78,10 @@ class ReplayBuffer:
         action_space: gymnasium.Space[Any],
         device: str,
     ) -> None:
+        row = _allocate((1,), observation_space, action_space, "cpu")
+        size = capacity * sum(value.nbytes for value in row)
+        what = f"--buffer-size {capacity}: the replay"
+        check_fits(size, device, what, "give a smaller --buffer-size, or the container more memory")
         self.storage = _allocate((capacity,), observation_space, action_space, device)
         self.capacity = capacity
         self.cursor = 0  # row that is written next

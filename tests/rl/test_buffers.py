@@ -3,6 +3,7 @@ import torch
 from gymnasium import spaces
 
 from rl.buffers import ReplayBuffer, RolloutBuffer
+from rl.errors import RunError
 from rl.transition import Transition
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (3,)), spaces.Discrete(4)
@@ -130,3 +131,8 @@ def test_buffers_go_on_exactly_where_they_were_saved():
             buffer.add(numbered(6, 2))
         assert all(torch.equal(a, b) for a, b in zip(one.storage, other.storage, strict=True))
         assert one.cursor == other.cursor
+
+
+def test_a_replay_that_cannot_fit_is_refused_before_it_is_allocated():
+    with pytest.raises(RunError, match=r"--buffer-size 10000000000000: the replay needs .* GiB are free here: give a"):
+        ReplayBuffer(10**13, OBSERVATIONS, ACTIONS, "cpu")

@@ -14,7 +14,7 @@ LAYERS = [
     {"a2c", "dqn", "ppo", "sac", "evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
     {"buffers", "networks", "returns", "native_envs", "normalize", "snapshot"},
-    {"agent"},
+    {"agent", "memory"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "dqn", "ppo", "sac"}
