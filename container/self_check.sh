@@ -17,6 +17,10 @@ esac
 
 status=0
 rl doctor "$@" --save-facts /tmp/rl/facts.json --json >/tmp/rl/doctor.json || status=$?
+if [ "$status" -eq 4 ]; then # there are no facts to judge, or those of an earlier check
+    echo "GPU check: the doctor itself failed; \`rl doctor\` shows the error" | tee /tmp/rl/doctor.txt >/tmp/rl/greeting
+    exit 4
+fi
 rl doctor --facts /tmp/rl/facts.json >/tmp/rl/doctor.txt || true
 head -n 1 /tmp/rl/doctor.txt >/tmp/rl/greeting
 exit "$status"

@@ -71,3 +71,12 @@ def test_an_unknown_check_is_refused_with_the_accepted_words():
     done = docker("run", "--rm", "-e", "GPU_CHECK=loud", IMAGE, "true", check=False)
     assert done.returncode != 0
     assert "GPU_CHECK=loud: must be warn, strict or off" in done.stderr
+
+
+def test_a_doctor_that_fails_itself_is_said_in_the_greeting_and_old_facts_are_not_shown():
+    script = (
+        "printf '#!/bin/sh\\nexit 4\\n' >/tmp/rl/rl && chmod +x /tmp/rl/rl\n"
+        "PATH=/tmp/rl:$PATH /etc/rl/self_check.sh; echo status $?; cat /tmp/rl/greeting"
+    )
+    done = docker("run", "--rm", IMAGE, "bash", "-c", script)
+    assert "status 4\nGPU check: the doctor itself failed" in done.stdout
