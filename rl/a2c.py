@@ -17,10 +17,10 @@ import tyro
 from torch import Tensor, nn
 
 from rl.buffers import RolloutBuffer
-from rl.errors import UsageError
 from rl.networks import ActorCritic
 from rl.returns import gae
 from rl.transition import Transition
+from rl.validate import check_fields
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,13 @@ class Config:
     hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer, policy and value network alike
 
     def __post_init__(self) -> None:
-        if self.num_steps < 1:
-            raise UsageError(f"--num-steps {self.num_steps}: must be at least 1")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
-        for name in ("learning_rate", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 0")
-        if self.anneal_steps < 0:
-            raise UsageError(f"--anneal-steps {self.anneal_steps}: must be 0 (constant learning rate) or more")
+        check_fields(
+            self,
+            at_least_1=("num_steps",),
+            not_negative=("anneal_steps",),
+            above_0=("learning_rate", "max_grad_norm"),
+            between_0_and_1=("gamma", "gae_lambda"),
+        )
 
 
 def loss(network: ActorCritic, rollout: Transition, config: Config) -> tuple[Tensor, dict[str, Tensor]]:

@@ -25,6 +25,7 @@ from rl.errors import UsageError
 from rl.networks import mlp
 from rl.returns import polyak, td_target
 from rl.transition import Transition
+from rl.validate import check_fields
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,20 @@ class Config:
     hidden_sizes: tuple[int, ...] = (128, 128)  # units of each hidden layer
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "buffer_size", "update_interval", "target_interval", "epsilon_steps", "n_steps"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        for name in ("gamma", "epsilon_start", "epsilon_end"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
-        if not self.learning_rate > 0:
-            raise UsageError(f"--learning-rate {self.learning_rate}: must be above 0; 1e-3 is the usual start")
-        if self.learning_starts < 1:
-            raise UsageError(
-                f"--learning-starts {self.learning_starts}: the replay needs at least 1 step to sample from"
-            )
+        check_fields(
+            self,
+            at_least_1=(
+                "batch_size",
+                "buffer_size",
+                "learning_starts",
+                "update_interval",
+                "target_interval",
+                "epsilon_steps",
+                "n_steps",
+            ),
+            above_0=("learning_rate",),
+            between_0_and_1=("gamma", "epsilon_start", "epsilon_end"),
+        )
 
 
 def loss(

@@ -22,6 +22,7 @@ from rl.errors import UsageError
 from rl.networks import ActorCritic
 from rl.returns import gae
 from rl.transition import Transition
+from rl.validate import check_fields
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,13 @@ class Config:
     hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer, policy and value network alike
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "num_epochs", "num_minibatches"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
-        for name in ("learning_rate", "clip_coef", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 0")
-        if self.target_kl < 0:
-            raise UsageError(f"--target-kl {self.target_kl}: must be 0 (never stop early) or more; 0.01 is usual")
-        if self.anneal_steps < 0:
-            raise UsageError(f"--anneal-steps {self.anneal_steps}: must be 0 (constant learning rate) or more")
+        check_fields(
+            self,
+            at_least_1=("num_steps", "num_epochs", "num_minibatches"),
+            not_negative=("anneal_steps", "target_kl"),
+            above_0=("learning_rate", "clip_coef", "max_grad_norm"),
+            between_0_and_1=("gamma", "gae_lambda"),
+        )
 
 
 class Batch(NamedTuple):

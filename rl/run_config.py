@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from rl.errors import RunError, UsageError
+from rl.validate import check_fields
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,18 @@ class RunConfig:
     threads: int = 1  # CPU threads of torch; small networks are fastest on one
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "num_envs", "log_interval", "checkpoint_interval", "keep_checkpoints", "threads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        for name in ("seed", "eval_interval", "eval_episodes"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must not be negative")
+        check_fields(
+            self,
+            at_least_1=(
+                "total_steps",
+                "num_envs",
+                "log_interval",
+                "checkpoint_interval",
+                "keep_checkpoints",
+                "threads",
+            ),
+            not_negative=("seed", "eval_interval", "eval_episodes"),
+        )
 
     def name(self, algorithm: str) -> str:
         """Of the run's folder, such as CartPole-v1-dqn-seed0-20260131-235959-77: the process number tells apart runs

@@ -24,6 +24,7 @@ from rl.errors import UsageError
 from rl.networks import TwinCritic, mlp, squashed_sample
 from rl.returns import polyak, td_target
 from rl.transition import Transition
+from rl.validate import check_fields
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,12 @@ class Config:
     hidden_sizes: tuple[int, ...] = (256, 256)  # units of each hidden layer, actor and critics alike
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "buffer_size", "update_interval", "learning_starts"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least 1")
-        for name in ("gamma", "tau"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must lie between 0 and 1")
-        for name in ("learning_rate", "initial_alpha"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be above 0")
+        check_fields(
+            self,
+            at_least_1=("batch_size", "buffer_size", "learning_starts", "update_interval"),
+            above_0=("learning_rate", "initial_alpha"),
+            between_0_and_1=("gamma", "tau"),
+        )
 
 
 def critic_loss(

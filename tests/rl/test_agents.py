@@ -124,4 +124,7 @@ def test_every_count_and_share_of_a_config_is_checked_and_named_as_a_flag(algori
         with pytest.raises(UsageError, match=flag):
             config_type(**{field.name: -1})
         checked += 1
+        if isinstance(field.default, float):
+            with pytest.raises(UsageError, match=f"{flag} nan"):
+                config_type(**{field.name: float("nan")})
     assert checked >= 6

@@ -13,7 +13,7 @@ LAYERS = [
     {"flags", "train"},
     {"a2c", "dqn", "ppo", "sac", "evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
-    {"buffers", "networks", "returns", "native_envs", "normalize", "snapshot"},
+    {"buffers", "networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
     {"agent", "memory"},
     {"transition", "errors"},
 ]
