@@ -177,9 +177,9 @@ class SyncEnvs:
         self.action_space = envs.single_action_space
         self.scale = ActionScale(self.action_space)
         self.device = device
+        self.seed, self.restarts = seed, 0  # restarts: how often a resumed run could not go on where it was
         self.episodes = EpisodeCounter(self.num_envs)
-        seeds = np.random.SeedSequence(seed).generate_state(self.num_envs).tolist()
-        self.obs = self._tensor(envs.reset(seed=seeds)[0])
+        self.obs = self._first_obs()
         self.unsaved = ""
         self.state_dict()  # finds out whether it can
 
@@ -205,11 +205,15 @@ class SyncEnvs:
         layers, reasons = zip(*(snapshot(env) for env in self.envs.envs), strict=True)
         self.unsaved = next(filter(None, reasons), "")
         states = None if self.unsaved else list(layers)
-        return {"envs": states, "obs": self.obs, "episodes": self.episodes.state_dict()}
+        episodes = self.episodes.state_dict()
+        return {"envs": states, "obs": self.obs, "episodes": episodes, "restarts": self.restarts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Envs.load_state_dict`; environments that could not be saved start new episodes from their seed."""
+        """See `Envs.load_state_dict`; environments that could not be saved start new episodes, seeded anew."""
+        self.restarts = state["restarts"]
         if state["envs"] is None:
+            self.restarts += 1
+            self.obs = self._first_obs()
             return
         for env, saved in zip(self.envs.envs, state["envs"], strict=True):
             restore(env, saved)
@@ -219,6 +223,11 @@ class SyncEnvs:
     def close(self) -> None:
         """See `Envs.close`."""
         self.envs.close()
+
+    def _first_obs(self) -> Tensor:
+        """Start every environment anew, seeded by the run's seed and the number of restarts."""
+        seeds = np.random.SeedSequence([self.seed, self.restarts]).generate_state(self.num_envs).tolist()
+        return self._tensor(self.envs.reset(seed=seeds)[0])
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.tensor(obs, dtype=torch.float32, device=self.device)
@@ -256,10 +265,11 @@ def _checked(envs: SyncVectorEnv) -> SyncVectorEnv:
     mode = envs.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.SAME_STEP:
         raise UsageError(f"vector environment in {mode}: make it with autoreset_mode=AutoresetMode.SAME_STEP")
-    if not isinstance(envs.single_observation_space, spaces.Box):
+    observation_space = envs.single_observation_space
+    if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
         raise UsageError(
-            f"observations {envs.single_observation_space} are not supported: wrap the environment so that it gives "
-            "one Box (gymnasium.wrappers.FlattenObservation)"
+            f"observations {observation_space} are not supported: wrap the environment so that it gives one Box of one "
+            "dimension (gymnasium.wrappers.FlattenObservation)"
         )
     if not isinstance(envs.single_action_space, (spaces.Discrete, spaces.Box)):
         raise UsageError(
