@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rl.buffers import RolloutBuffer
 from rl.networks import ActorCritic
-from rl.returns import gae
+from rl.returns import annealed, gae
 from rl.transition import Transition
 from rl.validate import check_fields
 
@@ -109,7 +109,7 @@ class A2C:
         if not self.buffer.full:
             return {}
         config = self.config
-        rate = config.learning_rate * (max(1 - self.step / config.anneal_steps, 0.0) if config.anneal_steps else 1.0)
+        rate = annealed(config.learning_rate, self.step, config.anneal_steps)
         self.optimizer.param_groups[0]["lr"] = rate
         metrics = self._update(self.buffer.storage)
         self.buffer.clear()

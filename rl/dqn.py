@@ -11,6 +11,7 @@ Actions are ε-greedy: ε falls linearly from `epsilon_start` to `epsilon_end`.
 """
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -106,7 +107,7 @@ class DQN:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
-        inputs = int(torch.tensor(observation_space.shape).prod())
+        inputs = math.prod(observation_space.shape or ())
         self.network = mlp([inputs, *config.hidden_sizes, self.num_actions]).to(device)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, fused=True)

@@ -1,4 +1,4 @@
-"""Targets that agents learn from: pure functions of tensors."""
+"""Targets that agents learn from, and schedules: pure functions."""
 
 from collections.abc import Iterable
 
@@ -46,3 +46,8 @@ def gae(
 def polyak(target: Iterable[nn.Parameter], online: Iterable[nn.Parameter], tau: float) -> None:
     """Move the target network towards the online one in place: θ⁻ ← (1 − τ) θ⁻ + τ θ (Lillicrap et al. 2016)."""
     torch._foreach_lerp_(list(target), list(online), tau)
+
+
+def annealed(initial: float, step: int, anneal_steps: int) -> float:
+    """`initial` falling linearly to 0 over `anneal_steps` environment steps; constant where that is 0."""
+    return initial * (max(1 - step / anneal_steps, 0.0) if anneal_steps else 1.0)

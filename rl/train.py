@@ -81,7 +81,7 @@ OnEpisode = Callable[[Counters, Any], None]  # called with counters and agent af
 
 def train(
     run: RunConfig,
-    config: Any,  # noqa: ANN401 - dqn.Config or ppo.Config
+    config: Any,  # noqa: ANN401 - a Config of ALGORITHMS
     *,
     on_episode: OnEpisode | None = None,
     progress: bool = True,
@@ -98,7 +98,7 @@ def train(
         agent, train_envs = build(run, algorithm, config, device)
         settings = {key: value for key, value in asdict(run).items() if key != "run_dir"}
         folder.create({"algorithm": algorithm, "run": settings | {"device": device}, "config": asdict(config)})
-        return _Loop(run, agent, train_envs, folder, device, on_episode, progress).run()
+        return _Loop(run, agent, train_envs, folder, on_episode, progress).run()
 
 
 def resume(path: Path, *, progress: bool = True) -> Result | None:
@@ -110,7 +110,7 @@ def resume(path: Path, *, progress: bool = True) -> Result | None:
         device = choose_device(run.device)
         content = folder.load_newest()
         agent, train_envs = build(run, algorithm, config, device)
-        loop = _Loop(run, agent, train_envs, folder, device, None, progress)
+        loop = _Loop(run, agent, train_envs, folder, None, progress)
         loop.load(content)
         return loop.run()
 
@@ -149,11 +149,10 @@ class _Loop:
         agent: Agent,
         train_envs: envs.Envs,
         folder: RunFolder,
-        device: str,
         on_episode: OnEpisode | None,
         progress: bool,
     ) -> None:
-        self.config, self.agent, self.envs, self.folder, self.device = run, agent, train_envs, folder, device
+        self.config, self.agent, self.envs, self.folder = run, agent, train_envs, folder
         self.on_episode, self.progress = on_episode, progress
         self.counters = Counters()
         self.reason = ""  # why the run is finished
@@ -170,8 +169,8 @@ class _Loop:
         """Step until enough, and leave the folder with the right status whatever happens."""
         counters = self.counters
         if self.progress:
-            run = self.config
-            place = f"{self.device} ({torch.cuda.get_device_name(self.device)})" if "cuda" in self.device else "the CPU"
+            run, device = self.config, self.agent.device
+            place = f"{device} ({torch.cuda.get_device_name(device)})" if "cuda" in device else "the CPU"
             print(f"training {run.env_id} x {run.num_envs} on {place} in {self.folder.path}", flush=True)
         self.metrics = Metrics(self.folder.path, counters.step)
         self.console = Console(self.config.total_steps, counters.step, self.progress)
@@ -179,7 +178,7 @@ class _Loop:
             with StopSignals() as signals:
                 if counters.step == 0:
                     self._save()
-                self.folder.write_status("running", counters.step, counters.episodes, self.envs.unsaved)
+                self._say_running()
                 self._steps(signals)
                 return self._end(signals.received)
         except BaseException as error:
@@ -195,7 +194,7 @@ class _Loop:
     def _steps(self, signals: StopSignals) -> None:
         run, agent, counters = self.config, self.agent, self.counters
         latest: dict[str, Any] = {}
-        while not (self.reason or signals.received):
+        while not signals.received:
             transition = self.envs.step(agent.act(self.envs.obs))
             agent.observe(transition)
             latest |= agent.learn()
@@ -206,10 +205,13 @@ class _Loop:
                 self.reason = self.reason or f"{run.total_steps} steps trained"
             if self._due(run.log_interval):
                 self._log(latest)
+            if self.reason:  # _end evaluates and saves
+                break
             if self._due(run.eval_interval):
                 self._evaluate()
             if self._due(run.checkpoint_interval):
                 self._save()
+                self._say_running()
 
     def _due(self, interval: int) -> bool:
         """Whether the last step of all environments crossed a multiple of `interval`."""
@@ -241,18 +243,22 @@ class _Loop:
         if not run.eval_episodes:
             return
         seed = int(np.random.SeedSequence([run.seed, 1]).generate_state(1)[0])  # apart from the training environments'
-        played = evaluate(self.agent, run.env_id, run.eval_episodes, seed, run.backend, self.device)
+        played = evaluate(self.agent, run.env_id, run.eval_episodes, seed, run.backend, self.agent.device)
         average = float(np.mean([episode.episode_return for episode in played]))
         self.metrics.log(counters.step, {"eval_return": average})
         if average >= counters.best_return:
             counters.best_return = average
-            checkpoint.save(self.folder.best, self.agent.state_dict(), self.envs.state_dict(), counters.state_dict())
+            self._write(self.folder.best)
 
     def _save(self) -> None:
-        run, counters = self.config, self.counters
-        checkpoint.save(self.folder.latest, self.agent.state_dict(), self.envs.state_dict(), counters.state_dict())
-        self.folder.keep(counters.step, run.keep_checkpoints)
-        self.folder.write_status("running", counters.step, counters.episodes, self.envs.unsaved)
+        self._write(self.folder.latest)
+        self.folder.keep(self.counters.step, self.config.keep_checkpoints)
+
+    def _write(self, path: Path) -> None:
+        checkpoint.save(path, self.agent.state_dict(), self.envs.state_dict(), self.counters.state_dict())
+
+    def _say_running(self) -> None:
+        self.folder.write_status("running", self.counters.step, self.counters.episodes, self.envs.unsaved)
 
     def _end(self, received: int) -> Result:
         counters, state, reason = self.counters, "finished", self.reason

@@ -7,21 +7,21 @@ import pytest
 from workbench import IMAGE, docker, new_name, states, wait_until
 
 
-def login(workbench):
+def start_and_log_out(workbench, line):
+    """Types a line after an interactive login, and logs out."""
     command = workbench.ssh_command()
     shell = pexpect.spawn(command[0], command[1:], encoding="utf-8", timeout=30)
     shell.expect(r"\$ ")
-    return shell
-
-
-def test_the_missions_two_ssh_lines_leave_a_job_that_outlives_the_login(launch, folders):
-    workbench = launch(*folders.arguments)
-    shell = login(workbench)
-    shell.sendline("nohup python train_ppo.py --epochs 1000 &")
+    shell.sendline(line)
     shell.expect(r"\$ ")
     time.sleep(1)
     shell.sendline("exit")
     shell.expect(pexpect.EOF)
+
+
+def test_the_missions_two_ssh_lines_leave_a_job_that_outlives_the_login(launch, folders):
+    workbench = launch(*folders.arguments)
+    start_and_log_out(workbench, "nohup python train_ppo.py --epochs 1000 &")
 
     wait_until(lambda: states(folders) == ["running"], 60, "a run")
     assert not workbench.exec("pgrep", "-f", "sshd.*rl@", check=False).stdout
@@ -63,12 +63,7 @@ def test_docker_stop_lets_a_command_save_itself(folders):
 
 def test_a_nohup_job_solves_cartpole_after_logout(launch, folders):
     workbench = launch(*folders.arguments)
-    shell = login(workbench)
-    shell.sendline("nohup python train_dqn.py --seed 1 &")
-    shell.expect(r"\$ ")
-    time.sleep(1)
-    shell.sendline("exit")
-    shell.expect(pexpect.EOF)
+    start_and_log_out(workbench, "nohup python train_dqn.py --seed 1 &")
     out = folders.code / "nohup.out"
     wait_until(lambda: out.exists() and "Solved in episode" in out.read_text(), 150, "Solved in episode …")
 

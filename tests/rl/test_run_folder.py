@@ -89,3 +89,10 @@ def test_a_run_ends_when_the_average_return_of_100_episodes_reaches_the_goal(tmp
     assert result.solved
     assert result.counters.episodes == 100  # 5 is reached at once, so the window of 100 decides
     assert "reached 5" in result.reason
+
+
+def test_a_run_that_ends_where_an_evaluation_is_due_makes_it_once(tmp_path):
+    result = small_run(tmp_path / "run", eval_interval=512)
+    with (result.path / "metrics.csv").open(newline="") as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file) if row["eval_return"]]
+    assert steps == [512, 1024]
