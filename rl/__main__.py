@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -12,7 +12,7 @@ from rl.errors import UsageError
 from rl.flags import parse, run_command
 
 if TYPE_CHECKING:
-    from rl.train import Result
+    from rl.loop import Result
 
 USAGE = """usage: rl COMMAND …
 
@@ -20,6 +20,7 @@ USAGE = """usage: rl COMMAND …
   rl resume RUN                                 go on with an interrupted run, exactly where it was saved
   rl resume --all models/runs                   … with every run that is not finished and not live
   rl eval RUN --episodes 20                     play greedy episodes with a run's best agent
+  rl diagnose RUN/not-finite-step-N.pt          repeat an update that met nan or infinity, tensor by tensor
   rl doctor                                     say whether the GPU can be used, and if not why and what mends it
 
 RUN is a run folder, such as models/runs/NAME."""
@@ -27,7 +28,7 @@ RUN is a run folder, such as models/runs/NAME."""
 
 def main() -> None:
     """Run one command and exit with its code: 0 done, 1 failed, 2 wrong usage, 130 or 143 stopped by a signal."""
-    commands = {"train": train, "resume": resume, "eval": evaluate, "doctor": doctor}
+    commands = {"train": train, "resume": resume, "eval": evaluate, "diagnose": diagnose, "doctor": doctor}
     command, *arguments = sys.argv[1:] or ["--help"]
     if command in ("-h", "--help"):
         print(USAGE)
@@ -66,21 +67,25 @@ def _report(result: "Result") -> int:
 def resume(arguments: list[str]) -> int:
     """`rl resume RUN` or `rl resume --all DIR`."""
 
-    def parse(run: tyro.conf.Positional[Path | None] = None, /, *, all: Path | None = None) -> list[Path]:
-        """Go on with an interrupted run from its latest checkpoint.
+    @dataclasses.dataclass
+    class Resume:
+        """Go on with an interrupted run from its latest checkpoint, exactly; a flag changes the run from here on."""
 
-        Args:
-            run: run folder
-            all: instead, go on with every run in this folder that is not finished and not live, one after the other
-        """
-        if (run is None) == (all is None):
-            raise UsageError("usage: rl resume RUN, or rl resume --all DIR")
-        return [run] if run else _unfinished(all or Path())
+        run: tyro.conf.Positional[Path | None] = None  # run folder
+        all: Path | None = None  # instead: every run in this folder that is not finished and not live, one by one
+        total_steps: int | None = None  # environment steps to train to, also past the end of a finished run
+        device: str | None = None  # auto, cpu, cuda or cuda:i
+        precision: str | None = None  # fp32, bf16 or fp16
+        gradient_accumulation: int | None = None  # parts that each batch is split into
 
+    asked = tyro.cli(Resume, prog="rl resume", args=arguments)
+    if (asked.run is None) == (asked.all is None):
+        raise UsageError("usage: rl resume RUN, or rl resume --all DIR")
+    paths = [asked.run] if asked.run else _unfinished(asked.all or Path())
+    changes = {name: value for name, value in vars(asked).items() if name not in ("run", "all") and value is not None}
     code = 0
-    paths = tyro.cli(parse, prog="rl resume", args=arguments)
     for path in paths:
-        code = run_command(lambda _, path=path: _resume_one(path), []) or code  # type: ignore[misc]
+        code = run_command(lambda _, path=path: _resume_one(path, changes), []) or code  # type: ignore[misc]
         if code in (130, 143):
             break
     if not paths:
@@ -88,12 +93,12 @@ def resume(arguments: list[str]) -> int:
     return code
 
 
-def _resume_one(path: Path) -> int:
+def _resume_one(path: Path, changes: dict[str, Any]) -> int:
     from rl.train import resume as resume_run
 
-    result = resume_run(path)
+    result = resume_run(path, changes)
     if result is None:
-        print(f"{path} is finished already")
+        print(f"{path} is finished already; --total-steps trains it further")
         return 0
     return _report(result)
 
@@ -111,10 +116,9 @@ def evaluate(arguments: list[str]) -> int:
     """`rl eval RUN`."""
     import numpy as np
 
-    from rl import checkpoint, train
     from rl.evaluate import evaluate as play
     from rl.run_config import choose_device
-    from rl.run_folder import RunFolder, read_config
+    from rl.train import load_agent
 
     @dataclasses.dataclass
     class Eval:
@@ -129,24 +133,36 @@ def evaluate(arguments: list[str]) -> int:
     asked = tyro.cli(Eval, prog="rl eval", args=arguments)
     if asked.episodes < 1:
         raise UsageError(f"--episodes {asked.episodes}: must be at least 1")
-    run, algorithm, config = train.parse(read_config(asked.run))
-    folder = RunFolder(asked.run)
-    file = folder.best if folder.best.exists() else folder.latest
     device = choose_device(asked.device)
-    agent, agent_envs = train.build(run, algorithm, config, device)
-    agent_envs.close()
-    content = checkpoint.load(file)
-    agent.load_state_dict(content["agent"])
+    run, agent, content = load_agent(asked.run, device)
     returns = [e.episode_return for e in play(agent, run.env_id, asked.episodes, asked.seed, run.backend, device)]
     mean, std = float(np.mean(returns)), float(np.std(returns))
     if asked.json:
-        report = {"run": str(asked.run), "checkpoint": file.name, "step": content["counters"]["step"]}
+        report = {"run": str(asked.run), "checkpoint": content["file"], "step": content["counters"]["step"]}
         print(json.dumps(report | {"mean_return": mean, "std_return": std, "returns": returns}))
     else:
         print(
-            f"{asked.run} ({file.name}, step {content['counters']['step']:,}): return {mean:.1f} ± {std:.1f} "
+            f"{asked.run} ({content['file']}, step {content['counters']['step']:,}): return {mean:.1f} ± {std:.1f} "
             f"over {len(returns)} episodes"
         )
+    return 0
+
+
+def diagnose(arguments: list[str]) -> int:
+    """`rl diagnose BUNDLE`."""
+    from rl.diagnose import diagnose as repeat
+    from rl.run_config import choose_device
+
+    def parse(bundle: tyro.conf.Positional[Path], /, device: str = "cpu") -> str:
+        """Repeat an update that met nan or infinity, and list every tensor of it.
+
+        Args:
+            bundle: not-finite-step-N.pt of the run's folder
+            device: auto, cpu, cuda or cuda:i
+        """
+        return repeat(bundle, choose_device(device))
+
+    print(tyro.cli(parse, prog="rl diagnose", args=arguments))
     return 0
 
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import gymnasium
 import torch
 import tyro
-from torch import Tensor, nn
+from torch import Tensor
 
+from rl.accelerate import Acceleration, Descent
 from rl.buffers import RolloutBuffer
 from rl.networks import ActorCritic
 from rl.returns import annealed, gae
@@ -81,22 +82,35 @@ class A2C:
         num_envs: int,
         device: str = "cpu",
         seed: int = 0,
+        acceleration: Acceleration = Acceleration(),
     ) -> None:
+        acceleration.check_splits(num_envs, "--num-envs")
         self.config = config
+        self.acceleration = acceleration
         self.num_envs = num_envs
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
         self.network = ActorCritic(observation_space, action_space, config.hidden_sizes).to(device)
-        self.parameters = list(self.network.parameters())
-        self.optimizer = torch.optim.RMSprop(self.parameters, lr=config.learning_rate, alpha=0.99, eps=1e-5)
+        self.descent = Descent(
+            lambda rollout: loss(self.network, rollout, config),
+            Transition,
+            self.network.named_parameters(),
+            lambda parameters: torch.optim.RMSprop(parameters, lr=config.learning_rate, alpha=0.99, eps=1e-5),
+            device,
+            acceleration,
+            max_grad_norm=config.max_grad_norm,
+            split_dim=1,  # a rollout [T, N] is split between environments: returns need every step
+        )
+        self.descents = {"policy and value": self.descent}
         self.buffer = RolloutBuffer(config.num_steps, num_envs, observation_space, action_space, device)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
         """Actions [N, …] for observations [N, …]: drawn from the policy, the most likely ones without `explore`."""
-        head, parameters = self.network.head, self.network.policy(obs)
+        with self.acceleration.autocast(self.device):
+            head, parameters = self.network.head, self.network.policy(obs)
         return head.sample(parameters, self.generator) if explore else head.mode(parameters)
 
     def observe(self, transition: Transition) -> None:
@@ -110,25 +124,17 @@ class A2C:
             return {}
         config = self.config
         rate = annealed(config.learning_rate, self.step, config.anneal_steps)
-        self.optimizer.param_groups[0]["lr"] = rate
-        metrics = self._update(self.buffer.storage)
+        self.descent.optimizer.param_groups[0]["lr"] = rate
+        metrics = self.descent(self.buffer.storage)
         self.buffer.clear()
         self.updates += 1
         return {**metrics, "learning_rate": rate}
-
-    def _update(self, rollout: Transition) -> dict[str, Tensor]:
-        total, metrics = loss(self.network, rollout, self.config)
-        self.optimizer.zero_grad()
-        total.backward()
-        nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        self.optimizer.step()
-        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
         return {
             "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "descent": self.descent.state_dict(),
             "buffer": self.buffer.state_dict(),
             "generator": self.generator.get_state(),
             "step": self.step,
@@ -138,7 +144,7 @@ class A2C:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.descent.load_state_dict(state["descent"])
         self.buffer.load_state_dict(state["buffer"])
         self.generator.set_state(state["generator"])
         self.step, self.updates = state["step"], state["updates"]

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from rl.accelerate import Descent
 from rl.transition import Transition
 
 
@@ -12,6 +13,14 @@ class Agent(Protocol):
 
     device: str  # where its tensors live
     num_envs: int  # environments that it acts in
+
+    @property
+    def step(self) -> int:
+        """Environment steps observed, summed over environments."""
+
+    @property
+    def descents(self) -> dict[str, Descent]:
+        """Its optimisers, each with its loss, by name."""
 
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
         """Actions [N, …] for observations [N, …], the best known without `explore`; nothing that is learned changes."""

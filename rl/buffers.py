@@ -63,9 +63,10 @@ class RolloutBuffer:
         return {"storage": self.storage._asdict(), "cursor": self.cursor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore in place what `state_dict` returned."""
-        _restore(self.storage, state["storage"])
-        self.cursor = state["cursor"]
+        """Restore in place what `state_dict` returned; {} empties the buffer."""
+        if state:
+            _restore(self.storage, state["storage"])
+        self.cursor = state.get("cursor", 0)
 
 
 class ReplayBuffer:
@@ -88,6 +89,11 @@ class ReplayBuffer:
         self.size = 0  # rows that hold a transition
         self.stride = 1  # rows between a transition and its environment's next: the number of environments
         self.device = device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its storage."""
+        return sum(value.nbytes for value in self.storage)
 
     def add(self, transition: Transition) -> None:
         """Append the N transitions of one step."""
@@ -134,9 +140,10 @@ class ReplayBuffer:
         return {"storage": self.storage._asdict(), **position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore in place what `state_dict` returned."""
-        _restore(self.storage, state["storage"])
-        self.cursor, self.size, self.stride = state["cursor"], state["size"], state["stride"]
+        """Restore in place what `state_dict` returned; {} empties the replay."""
+        if state:
+            _restore(self.storage, state["storage"])
+        self.cursor, self.size, self.stride = state.get("cursor", 0), state.get("size", 0), state.get("stride", 1)
 
 
 def _restore(storage: Transition, saved: dict[str, Tensor]) -> None:

@@ -3,20 +3,21 @@
 Top keys: `agent`, `envs`, `rng` (every random generator of the process), `counters`, `version`.
 """
 
+import hashlib
 import os
 import pickle
 import random
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 
 from rl.errors import RunError
 
-VERSION = 1
+VERSION = 2
 
 
 def write_atomically(path: Path, write: Any) -> None:  # noqa: ANN401
@@ -49,12 +50,36 @@ def write_atomically(path: Path, write: Any) -> None:  # noqa: ANN401
 
 def save(path: Path, agent: dict[str, Any], envs: dict[str, Any], counters: dict[str, Any]) -> None:
     """Write a checkpoint of the given states and of every random generator of this process."""
-    content = {"agent": agent, "envs": envs, "rng": random_state(), "counters": counters, "version": VERSION}
-    write_atomically(path, lambda file: torch.save(content, file))
+    write(path, {"agent": agent, "envs": envs, "rng": random_state(), "counters": counters})
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint after verifying the checksum of each of its parts.
+def write(path: Path, content: dict[str, Any]) -> str:
+    """Write plain data and tensors atomically; returns the SHA-256 of the file."""
+    digest = hashlib.sha256()
+
+    def save(file: IO[bytes]) -> None:
+        torch.save({**content, "version": VERSION}, cast("IO[bytes]", _Hashed(file, digest)))
+
+    write_atomically(path, save)
+    return digest.hexdigest()
+
+
+class _Hashed:
+    """A binary file that hashes what is written to it."""
+
+    def __init__(self, file: IO[bytes], digest: Any) -> None:  # noqa: ANN401 - hashlib's type is private
+        self.file, self.digest = file, digest
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def load(path: Path, sha256: str | None = None) -> dict[str, Any]:
+    """Read what `write` wrote, after verifying the checksum of each of its parts, and the whole file's if given.
 
     Tensors land on the CPU, where generators want their states; each `load_state_dict` moves what it needs.
 
@@ -62,6 +87,11 @@ def load(path: Path) -> dict[str, Any]:
     damaged file or one of another version.
     """
     try:
+        if sha256:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != sha256:
+                raise RunError(f"{path} is not the file that was saved (its checksum differs)")
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged:
@@ -77,6 +107,13 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise RunError(f"{path} is not a checkpoint of version {VERSION}: it was written by another version of rl")
     return content
+
+
+def without_buffer(agent: dict[str, Any]) -> dict[str, Any]:
+    """An agent's state that leaves its buffer empty when it is loaded."""
+    if "agent" in agent:  # a normalised agent's
+        return agent | {"agent": without_buffer(agent["agent"])}
+    return agent | {"buffer": {}}
 
 
 def seed_random_state(seed: int) -> None:

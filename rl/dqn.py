@@ -13,7 +13,7 @@ Actions are ε-greedy: ε falls linearly from `epsilon_start` to `epsilon_end`.
 import copy
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium
 import torch
@@ -21,6 +21,7 @@ import tyro
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl.accelerate import Acceleration, Descent
 from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
 from rl.networks import mlp
@@ -64,22 +65,29 @@ class Config:
         )
 
 
-def loss(
-    network: nn.Module, target_network: nn.Module, batch: Transition, discounts: Tensor, double: bool
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Mean squared TD error over a batch [B] with its discounts [B], and what to log.
+class Batch(NamedTuple):
+    """What one update learns from: transitions of up to `n_steps` steps."""
 
-    Differentiable in `network` only.
-    """
-    q_values = network(batch.obs).gather(1, batch.actions.unsqueeze(1)).squeeze(1)
+    obs: Tensor  # [B, …]
+    actions: Tensor  # [B]
+    rewards: Tensor  # [B] discounted sum over the steps
+    next_obs: Tensor  # [B, …] after the last step
+    terminations: Tensor  # [B] of the last step
+    truncations: Tensor  # [B] of the last step
+    discounts: Tensor  # [B] of the value of `next_obs`
+
+
+def loss(network: nn.Module, target_network: nn.Module, batch: Batch, double: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    """Mean squared TD error over a batch [B], and what to log; differentiable in `network` only."""
+    q_values = network(batch.obs).float().gather(1, batch.actions.unsqueeze(1)).squeeze(1)
     with torch.no_grad():
-        next_q_values = target_network(batch.next_obs)
+        next_q_values = target_network(batch.next_obs).float()
         if double:
             choices = network(batch.next_obs).argmax(dim=1, keepdim=True)
             next_values = next_q_values.gather(1, choices).squeeze(1)
         else:
             next_values = next_q_values.amax(dim=1)
-        targets = td_target(batch.rewards, next_values, batch.terminations, discounts)
+        targets = td_target(batch.rewards, next_values, batch.terminations, batch.discounts)
     td_loss = nn.functional.mse_loss(q_values, targets)
     return td_loss, {"td_loss": td_loss.detach(), "q_value": q_values.detach().mean()}
 
@@ -95,12 +103,15 @@ class DQN:
         num_envs: int,
         device: str = "cpu",
         seed: int = 0,
+        acceleration: Acceleration = Acceleration(),
     ) -> None:
         if not isinstance(action_space, spaces.Discrete):
             raise UsageError(f"DQN needs discrete actions, and this environment takes {action_space}: train ppo or sac")
         if config.buffer_size < num_envs:
             raise UsageError(f"--buffer-size {config.buffer_size}: must hold one step of all {num_envs} environments")
+        acceleration.check_splits(config.batch_size, "--batch-size")
         self.config = config
+        self.acceleration = acceleration
         self.num_envs = num_envs
         self.num_actions = int(action_space.n)
         self.device = device
@@ -110,7 +121,15 @@ class DQN:
         inputs = math.prod(observation_space.shape or ())
         self.network = mlp([inputs, *config.hidden_sizes, self.num_actions]).to(device)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, fused=True)
+        self.descent = Descent(
+            lambda batch: loss(self.network, self.target_network, batch, config.double),
+            Batch,
+            self.network.named_parameters(),
+            lambda parameters: torch.optim.Adam(parameters, lr=config.learning_rate, fused=True),
+            device,
+            acceleration,
+        )
+        self.descents = {"Q": self.descent}
         self.buffer = ReplayBuffer(config.buffer_size, observation_space, action_space, device)
 
     @property
@@ -123,7 +142,8 @@ class DQN:
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
         """Actions [N] for observations [N, …]: ε-greedy, each environment by its own coin; greedy without `explore`."""
-        greedy = self.network(obs).argmax(dim=1)
+        with self.acceleration.autocast(self.device):
+            greedy = self.network(obs).argmax(dim=1)
         if not explore:
             return greedy
         coins = torch.rand(self.num_envs, generator=self.generator, device=self.device)
@@ -139,27 +159,24 @@ class DQN:
         """Take the updates that are due; returns the last one's metrics, {} where none was due."""
         config, metrics = self.config, {}
         due = max(self.step - config.learning_starts, 0) // config.update_interval
+        if self.buffer.size < min(config.learning_starts, config.buffer_size):
+            self.updates = due  # a replay that was lost is filled first
         while self.updates < due:
-            batch = self.buffer.sample_n_step(config.batch_size, config.n_steps, config.gamma, self.generator)
-            metrics = self._update(*batch)
+            transitions, discounts = self.buffer.sample_n_step(
+                config.batch_size, config.n_steps, config.gamma, self.generator
+            )
+            metrics = self.descent(Batch(*transitions, discounts))
             self.updates += 1
         if self.step // config.target_interval > (self.step - self.num_envs) // config.target_interval:
             polyak(self.target_network.parameters(), self.network.parameters(), tau=1.0)
         return {**metrics, "epsilon": self.epsilon} if metrics else {}
-
-    def _update(self, batch: Transition, discounts: Tensor) -> dict[str, Tensor]:
-        td_loss, metrics = loss(self.network, self.target_network, batch, discounts, self.config.double)
-        self.optimizer.zero_grad()
-        td_loss.backward()
-        self.optimizer.step()
-        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
         return {
             "network": self.network.state_dict(),
             "target_network": self.target_network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "descent": self.descent.state_dict(),
             "buffer": self.buffer.state_dict(),
             "generator": self.generator.get_state(),
             "step": self.step,
@@ -170,7 +187,7 @@ class DQN:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["network"])
         self.target_network.load_state_dict(state["target_network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.descent.load_state_dict(state["descent"])
         self.buffer.load_state_dict(state["buffer"])
         self.generator.set_state(state["generator"])
         self.step, self.updates = state["step"], state["updates"]

@@ -74,15 +74,14 @@ def gaussian_entropy(parameters: Tensor) -> Tensor:
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(dim=-1)
 
 
-def squashed_sample(parameters: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw actions tanh(u), u ~ N(mean, std²), in ±1, and their log-densities (Haarnoja et al. 2018, appendix C).
+def squashed(parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions tanh(u), u = mean + std · noise, in ±1, and their log-densities (Haarnoja et al. 2018, appendix C).
 
-    By reparametrisation, so both are differentiable in `parameters` [B, 2A]; returns [B, A] and [B]. The change of
-    variables subtracts log(1 − tanh²u), here as 2 (log 2 − u − softplus(−2u)), which does not overflow.
+    With `noise` [B, A] from N(0, 1) both are draws, differentiable in `parameters` [B, 2A]; returns [B, A] and [B]. The
+    change of variables subtracts log(1 − tanh²u), here as 2 (log 2 − u − softplus(−2u)), which does not overflow.
     """
     mean, log_std = parameters.chunk(2, dim=-1)
     log_std = log_std.clamp(-20, 2)
-    noise = _normal_like(mean, generator)
     raw = mean + log_std.exp() * noise
     log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
     log_slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
@@ -128,12 +127,12 @@ class ActorCritic(nn.Module):
 
     def policy(self, obs: Tensor) -> Tensor:
         """The parameters of π(·|s) for observations [..., size]: what the head's functions take."""
-        outputs = self.actor(obs)
+        outputs = self.actor(obs).float()
         return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """V(s) of observations [..., size], [...]."""
-        return self.critic(obs).squeeze(-1)
+        return self.critic(obs).float().squeeze(-1)
 
 
 class TwinCritic(nn.Module):
@@ -153,4 +152,4 @@ class TwinCritic(nn.Module):
         hidden = torch.cat([obs, actions], dim=-1).expand(2, -1, -1)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             hidden = torch.baddbmm(bias, hidden, weight).relu()
-        return torch.baddbmm(self.biases[-1], hidden, self.weights[-1]).squeeze(-1)
+        return torch.baddbmm(self.biases[-1], hidden, self.weights[-1]).float().squeeze(-1)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl.accelerate import Descent
 from rl.agent import Agent
 from rl.transition import Transition
 
@@ -89,6 +90,16 @@ class Normalized:
         self.agent.observe(transition._replace(obs=obs, next_obs=next_obs, rewards=rewards))
         if self.obs_statistics:
             self.obs_statistics.update(transition.obs)
+
+    @property
+    def step(self) -> int:
+        """The agent's."""
+        return self.agent.step
+
+    @property
+    def descents(self) -> dict[str, Descent]:
+        """The agent's."""
+        return self.agent.descents
 
     def learn(self) -> dict[str, Tensor | float]:
         """The agent's."""

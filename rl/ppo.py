@@ -15,8 +15,9 @@ from typing import Annotated, Any, NamedTuple
 import gymnasium
 import torch
 import tyro
-from torch import Tensor, nn
+from torch import Tensor
 
+from rl.accelerate import Acceleration, Descent
 from rl.buffers import RolloutBuffer
 from rl.errors import UsageError
 from rl.networks import ActorCritic
@@ -63,20 +64,24 @@ class Batch(NamedTuple):
     returns: Tensor  # [B] targets of the value network
 
 
+def normalized(batch: Batch) -> Batch:
+    """A minibatch with its advantages brought to mean 0 and standard deviation 1; a single one is left as it is."""
+    advantages = batch.advantages
+    if advantages.shape[0] == 1:
+        return batch
+    return batch._replace(advantages=(advantages - advantages.mean()) / (advantages.std() + 1e-8))
+
+
 def loss(network: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped objective over a minibatch [B], and what to log.
 
-    Advantages are normalised within the minibatch, where it holds more than one. `approx_kl` is E[(r − 1) − log r],
-    which is never negative (Schulman 2020, "Approximating KL divergence", k3).
+    `approx_kl` is E[(r − 1) − log r], which is never negative (Schulman 2020, "Approximating KL divergence", k3).
     """
     head, parameters = network.head, network.policy(batch.obs)
     log_ratio = head.log_prob(parameters, batch.actions) - batch.log_probs
     ratio = log_ratio.exp()
-    advantages = batch.advantages
-    if advantages.shape[0] > 1:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     clipped = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
-    policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
+    policy_loss = -torch.min(ratio * batch.advantages, clipped * batch.advantages).mean()
     value_loss = 0.5 * (network.value(batch.obs) - batch.returns).square().mean()
     entropy = head.entropy(parameters).mean()
     total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
@@ -101,6 +106,7 @@ class PPO:
         num_envs: int,
         device: str = "cpu",
         seed: int = 0,
+        acceleration: Acceleration = Acceleration(),
     ) -> None:
         self.batch_size = config.num_steps * num_envs
         if self.batch_size % config.num_minibatches:
@@ -108,21 +114,32 @@ class PPO:
                 f"--num-minibatches {config.num_minibatches}: must divide the rollout of {config.num_steps} steps x "
                 f"{num_envs} environments = {self.batch_size}"
             )
+        acceleration.check_splits(self.batch_size // config.num_minibatches, "the minibatch")
         self.config = config
+        self.acceleration = acceleration
         self.num_envs = num_envs
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
         self.network = ActorCritic(observation_space, action_space, config.hidden_sizes).to(device)
-        self.parameters = list(self.network.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=1e-5, fused=True)
+        self.descent = Descent(
+            lambda batch: loss(self.network, batch, config),
+            Batch,
+            self.network.named_parameters(),
+            lambda parameters: torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5, fused=True),
+            device,
+            acceleration,
+            max_grad_norm=config.max_grad_norm,
+        )
+        self.descents = {"policy and value": self.descent}
         self.buffer = RolloutBuffer(config.num_steps, num_envs, observation_space, action_space, device)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
         """Actions [N, …] for observations [N, …]: drawn from the policy, the most likely ones without `explore`."""
-        head, parameters = self.network.head, self.network.policy(obs)
+        with self.acceleration.autocast(self.device):
+            head, parameters = self.network.head, self.network.policy(obs)
         return head.sample(parameters, self.generator) if explore else head.mode(parameters)
 
     def observe(self, transition: Transition) -> None:
@@ -136,7 +153,7 @@ class PPO:
             return {}
         config = self.config
         rate = annealed(config.learning_rate, self.step, config.anneal_steps)
-        self.optimizer.param_groups[0]["lr"] = rate
+        self.descent.optimizer.param_groups[0]["lr"] = rate
         batch = self._batch()
         self.buffer.clear()
         history = []
@@ -144,7 +161,7 @@ class PPO:
             order = torch.randperm(self.batch_size, generator=self.generator, device=self.device)
             shuffled = Batch(*(value[order] for value in batch))
             for minibatch in zip(*(value.chunk(config.num_minibatches) for value in shuffled), strict=True):
-                history.append(self._update(Batch(*minibatch)))
+                history.append(self.descent(normalized(Batch(*minibatch))))
                 self.updates += 1
             if config.target_kl and history[-1]["approx_kl"] > 1.5 * config.target_kl:  # one host read per epoch
                 break
@@ -157,8 +174,10 @@ class PPO:
     def _batch(self) -> Batch:
         """The rollout [T, N] flattened to [T·N], with the old policy's log-probabilities and the advantages."""
         rollout = self.buffer.storage
-        values, next_values = self.network.value(rollout.obs), self.network.value(rollout.next_obs)
-        log_probs = self.network.head.log_prob(self.network.policy(rollout.obs), rollout.actions)
+        with self.acceleration.autocast(self.device):
+            values, next_values = self.network.value(rollout.obs), self.network.value(rollout.next_obs)
+            parameters = self.network.policy(rollout.obs)
+        log_probs = self.network.head.log_prob(parameters, rollout.actions)
         advantages = gae(
             rollout.rewards,
             values,
@@ -171,19 +190,11 @@ class PPO:
         batch = Batch(rollout.obs, rollout.actions, log_probs, advantages, advantages + values)
         return Batch(*(value.flatten(0, 1) for value in batch))
 
-    def _update(self, batch: Batch) -> dict[str, Tensor]:
-        total, metrics = loss(self.network, batch, self.config)
-        self.optimizer.zero_grad()
-        total.backward()
-        nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        self.optimizer.step()
-        return metrics
-
     def state_dict(self) -> dict[str, Any]:
         """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
         return {
             "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "descent": self.descent.state_dict(),
             "buffer": self.buffer.state_dict(),
             "generator": self.generator.get_state(),
             "step": self.step,
@@ -193,7 +204,7 @@ class PPO:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.descent.load_state_dict(state["descent"])
         self.buffer.load_state_dict(state["buffer"])
         self.generator.set_state(state["generator"])
         self.step, self.updates = state["step"], state["updates"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from rl.accelerate import Acceleration
 from rl.errors import RunError, UsageError
 from rl.validate import check_fields
 
@@ -31,8 +32,16 @@ class RunConfig:
     checkpoint_interval: int = 25_000  # environment steps between checkpoints
     keep_checkpoints: int = 5  # newest step-N.pt files that are kept
     threads: int = 1  # CPU threads of torch; small networks are fastest on one
+    precision: str = "fp32"  # of the networks' matrix products: fp32, bf16 or fp16
+    gradient_accumulation: int = 1  # parts that each batch is split into: the same result in less memory
+
+    @property
+    def acceleration(self) -> Acceleration:
+        """How the agent computes."""
+        return Acceleration(self.precision, self.gradient_accumulation)
 
     def __post_init__(self) -> None:
+        _ = self.acceleration  # checks its own fields
         check_fields(
             self,
             at_least_1=(

@@ -76,8 +76,31 @@ class RunFolder:
                 continue
             if first_error:
                 print(f"{first_error}. Going on from {path.name}", file=sys.stderr)
+            self._join_replay(content["agent"])
             return content
         raise first_error or RunError(f"{self.path} holds no checkpoint")
+
+    def write_replay(self, step: int, replay: dict[str, Any]) -> dict[str, str]:
+        """Write a replay to a file of its own; returns what `latest.pt` holds instead: its name and checksum."""
+        path = self.latest.with_name(f"replay-{step}.pt")
+        return {"file": path.name, "sha256": checkpoint.write(path, replay)}
+
+    def drop_replays_before(self, step: int) -> None:
+        """Remove replays that `latest.pt` no longer names."""
+        for path in self.latest.parent.glob("replay-*.pt"):
+            if path.name != f"replay-{step}.pt":
+                path.unlink()
+
+    def _join_replay(self, agent: dict[str, Any]) -> None:
+        """Put the replay in the place of its name; one that is gone or damaged is filled anew, and stderr says so."""
+        named = agent.get("buffer", {})
+        if "file" not in named:
+            return
+        try:
+            agent["buffer"] = checkpoint.load(self.latest.with_name(named["file"]), named["sha256"])
+        except RunError as error:
+            print(f"{error}. Going on with an empty replay, which is filled first", file=sys.stderr)
+            agent["buffer"] = {}
 
     def _kept(self) -> list[Path]:
         return list(self.latest.parent.glob("step-*.pt"))

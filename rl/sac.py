@@ -10,8 +10,9 @@ E[−log α · (log π(a|s) + H)] (the objective in log α of the authors' code)
 
 import copy
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium
 import torch
@@ -19,9 +20,10 @@ import tyro
 from gymnasium import spaces
 from torch import Tensor
 
+from rl.accelerate import Acceleration, Descent, Loss, Metrics
 from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
-from rl.networks import TwinCritic, mlp, squashed_sample
+from rl.networks import TwinCritic, mlp, squashed
 from rl.returns import polyak, td_target
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -50,10 +52,29 @@ class Config:
         )
 
 
+class Batch(NamedTuple):
+    """What one update of critics and actor learns from."""
+
+    obs: Tensor  # [B, S]
+    actions: Tensor  # [B, A]
+    rewards: Tensor  # [B]
+    next_obs: Tensor  # [B, S]
+    terminations: Tensor  # [B]
+    truncations: Tensor  # [B]
+    next_noise: Tensor  # [B, A] from N(0, 1): draws today's actions in `next_obs`
+    noise: Tensor  # [B, A] from N(0, 1): draws today's actions in `obs`
+
+
+class PolicyEntropy(NamedTuple):
+    """What one update of the temperature learns from."""
+
+    entropy: Tensor  # [1] estimate of −E[log π(a|s)]
+
+
 def critic_loss(
     critic: TwinCritic,
     target_critic: TwinCritic,
-    batch: Transition,
+    batch: Batch,
     next_actions: Tensor,
     next_log_probs: Tensor,
     alpha: Tensor,
@@ -73,9 +94,9 @@ def actor_loss(critic: TwinCritic, obs: Tensor, actions: Tensor, log_probs: Tens
     return (alpha * log_probs - critic(obs, actions).amin(dim=0)).mean()
 
 
-def alpha_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
-    """−log α · E[log π(a|s) + H]: raises α while the policy's entropy lies below H."""
-    return -(log_alpha * (log_probs.detach() + target_entropy)).mean()
+def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+    """log α · (entropy − H): raises α while the policy's entropy lies below H."""
+    return (log_alpha * (entropy - target_entropy)).mean()
 
 
 class SAC:
@@ -89,12 +110,15 @@ class SAC:
         num_envs: int,
         device: str = "cpu",
         seed: int = 0,
+        acceleration: Acceleration = Acceleration(),
     ) -> None:
         if not isinstance(action_space, spaces.Box):
             raise UsageError(f"SAC needs continuous actions, and this environment takes {action_space}: train ppo")
         if config.buffer_size < num_envs:
             raise UsageError(f"--buffer-size {config.buffer_size}: must hold one step of all {num_envs} environments")
+        acceleration.check_splits(config.batch_size, "--batch-size")
         self.config = config
+        self.acceleration = acceleration
         self.num_envs = num_envs
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -106,13 +130,11 @@ class SAC:
         self.critic = TwinCritic(inputs + self.action_size, config.hidden_sizes).to(device)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.tensor(math.log(config.initial_alpha), device=device, requires_grad=True)
-        self.optimizers = {
-            name: torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
-            for name, parameters in (
-                ("actor", list(self.actor.parameters())),
-                ("critic", list(self.critic.parameters())),
-                ("alpha", [self.log_alpha]),
-            )
+        log_alpha = [("log_alpha", self.log_alpha)]
+        self.descents = {
+            "critics": self._descent(self._critic_loss, Batch, self.critic.named_parameters()),
+            "actor": self._descent(self._actor_loss, Batch, self.actor.named_parameters()),
+            "temperature": self._descent(self._alpha_loss, PolicyEntropy, log_alpha),
         }
         self.buffer = ReplayBuffer(config.buffer_size, observation_space, action_space, device)
 
@@ -122,8 +144,13 @@ class SAC:
         if explore and self.step < self.config.learning_starts:
             uniform = torch.rand(self.num_envs, self.action_size, generator=self.generator, device=self.device)
             return 2 * uniform - 1
-        parameters = self.actor(obs)
-        return squashed_sample(parameters, self.generator)[0] if explore else parameters.chunk(2, dim=-1)[0].tanh()
+        with self.acceleration.autocast(self.device):
+            parameters = self.actor(obs).float()
+        return squashed(parameters, self._noise(obs))[0] if explore else parameters.chunk(2, dim=-1)[0].tanh()
+
+    def _noise(self, obs: Tensor) -> Tensor:
+        shape = (obs.shape[0], self.action_size)
+        return torch.randn(shape, generator=self.generator, device=self.device)
 
     def observe(self, transition: Transition) -> None:
         """Store one step of all environments."""
@@ -134,35 +161,41 @@ class SAC:
         """Make the updates that are due; returns the last one's metrics, {} where none was due."""
         config, metrics = self.config, {}
         due = max(self.step - config.learning_starts, 0) // config.update_interval
+        if self.buffer.size < min(config.learning_starts, config.buffer_size):
+            self.updates = due  # a replay that was lost is filled first
         while self.updates < due:
             metrics = self._update(self.buffer.sample(config.batch_size, self.generator))
             self.updates += 1
         return {**metrics}
 
-    def _update(self, batch: Transition) -> dict[str, Tensor]:
-        alpha = self.log_alpha.detach().exp()
+    def _update(self, transitions: Transition) -> Metrics:
+        batch = Batch(*transitions, self._noise(transitions.obs), self._noise(transitions.obs))
+        metrics = self.descents["critics"](batch) | self.descents["actor"](batch)
+        metrics |= self.descents["temperature"](PolicyEntropy(metrics["entropy"].unsqueeze(0)))
+        polyak(self.target_critic.parameters(), self.critic.parameters(), self.config.tau)
+        return metrics
+
+    def _descent(self, loss: Loss, batch_type: type, parameters: Iterable[tuple[str, Tensor]]) -> Descent:
+        def adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, lr=self.config.learning_rate, fused=True)
+
+        return Descent(loss, batch_type, parameters, adam, self.device, self.acceleration)
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
         with torch.no_grad():
-            next_actions, next_log_probs = squashed_sample(self.actor(batch.next_obs), self.generator)
-        total, metrics = critic_loss(
+            next_actions, next_log_probs = squashed(self.actor(batch.next_obs).float(), batch.next_noise)
+        alpha = self.log_alpha.detach().exp()
+        return critic_loss(
             self.critic, self.target_critic, batch, next_actions, next_log_probs, alpha, self.config.gamma
         )
-        self._descend("critic", total)
 
-        actions, log_probs = squashed_sample(self.actor(batch.obs), self.generator)
-        self.critic.requires_grad_(False)  # the actor's gradient flows through the critics, not into them
-        policy_loss = actor_loss(self.critic, batch.obs, actions, log_probs, alpha)
-        self._descend("actor", policy_loss)
-        self.critic.requires_grad_(True)
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, Metrics]:
+        actions, log_probs = squashed(self.actor(batch.obs).float(), batch.noise)
+        total = actor_loss(self.critic, batch.obs, actions, log_probs, self.log_alpha.detach().exp())
+        return total, {"actor_loss": total.detach(), "entropy": -log_probs.detach().mean()}
 
-        self._descend("alpha", alpha_loss(self.log_alpha, log_probs, self.target_entropy))
-        polyak(self.target_critic.parameters(), self.critic.parameters(), self.config.tau)
-        entropy = -log_probs.detach().mean()
-        return {**metrics, "actor_loss": policy_loss.detach(), "alpha": alpha, "entropy": entropy}
-
-    def _descend(self, name: str, total: Tensor) -> None:
-        self.optimizers[name].zero_grad()
-        total.backward()
-        self.optimizers[name].step()
+    def _alpha_loss(self, batch: PolicyEntropy) -> tuple[Tensor, Metrics]:
+        return alpha_loss(self.log_alpha, batch.entropy, self.target_entropy), {"alpha": self.log_alpha.detach().exp()}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the agent knows. Tensors are live: write them out or clone them before the next step."""
@@ -171,7 +204,7 @@ class SAC:
             "critic": self.critic.state_dict(),
             "target_critic": self.target_critic.state_dict(),
             "log_alpha": self.log_alpha.detach(),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "descents": {name: descent.state_dict() for name, descent in self.descents.items()},
             "buffer": self.buffer.state_dict(),
             "generator": self.generator.get_state(),
             "step": self.step,
@@ -184,8 +217,8 @@ class SAC:
             getattr(self, name).load_state_dict(state[name])
         with torch.no_grad():
             self.log_alpha.copy_(state["log_alpha"])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+        for name, descent in self.descents.items():
+            descent.load_state_dict(state["descents"][name])
         self.buffer.load_state_dict(state["buffer"])
         self.generator.set_state(state["generator"])
         self.step, self.updates = state["step"], state["updates"]

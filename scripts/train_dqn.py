@@ -9,8 +9,9 @@ import sys
 
 from rl import dqn
 from rl.flags import parse, run_command
+from rl.loop import Counters
 from rl.run_config import RunConfig
-from rl.train import Counters, train
+from rl.train import train
 
 
 def print_episode(counters: Counters, agent: dqn.DQN) -> None:

@@ -63,5 +63,5 @@ def test_one_update_is_made_every_num_steps_steps():
 
 
 def test_the_optimiser_is_rmsprop_as_in_the_paper_with_epsilon_outside_the_root():
-    (group,) = A2C(SMALL, OBSERVATIONS, ACTIONS, num_envs=1).optimizer.param_groups
+    (group,) = A2C(SMALL, OBSERVATIONS, ACTIONS, num_envs=1).descent.optimizer.param_groups
     assert (group["alpha"], group["eps"], group["lr"]) == (0.99, 1e-5, 7e-4)

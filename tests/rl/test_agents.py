@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rl import envs
+from rl.accelerate import Acceleration
 from rl.errors import UsageError
 from rl.train import ALGORITHMS
 
@@ -27,13 +28,15 @@ ALL = [
 NUM_ENVS = 3
 
 
-def make(case: tuple[str, str], seed: int = 0):
+def make(case: tuple[str, str], seed: int = 0, acceleration: Acceleration = Acceleration(), **settings):
     algorithm, env_id = case
     vector = envs.make(env_id, NUM_ENVS, seed)
     config_type, agent_type = ALGORITHMS[algorithm]
     torch.manual_seed(seed)
-    config = config_type(**SMALL[algorithm])
-    return agent_type(config, vector.observation_space, vector.action_space, NUM_ENVS, "cpu", seed), vector
+    config = config_type(**(SMALL[algorithm] | settings))
+    return agent_type(
+        config, vector.observation_space, vector.action_space, NUM_ENVS, "cpu", seed, acceleration
+    ), vector
 
 
 def train(agent, vector, steps: int) -> list[dict]:
@@ -103,6 +106,77 @@ def test_two_agents_of_one_seed_are_one_and_the_same(case):
     for agent, vector in ((one, one_envs), (two, two_envs), (other, other_envs)):
         train(agent, vector, 25)
     assert saved(one) == saved(two) != saved(other)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("case", ALL, ids="-".join)
+def test_every_agent_learns_in_low_precision_with_float32_weights_actions_and_losses(case, precision):
+    agent, vector = make(case, acceleration=Acceleration(precision))
+    metrics = [entry for entry in train(agent, vector, 30) if entry]
+    assert all(torch.as_tensor(value).isfinite() for entry in metrics for value in entry.values())
+    assert all(value.dtype == torch.float32 for value in metrics[-1].values() if torch.is_tensor(value))
+    for descent in agent.descents.values():
+        assert all(parameter.dtype == torch.float32 for parameter in descent.parameters.values())
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("case", ALL, ids="-".join)
+def test_a_batch_in_parts_makes_the_same_update_as_a_whole_one(case, parts):
+    settings = {"batch_size": 6 * parts} if case[0] in ("dqn", "sac") else {}
+    if case[0] != "a2c" or parts == 3:  # a2c's rollout is split between its 3 environments
+        (whole, whole_envs), (split, split_envs) = (
+            make(case, acceleration=Acceleration(gradient_accumulation=n), **settings) for n in (1, parts)
+        )
+        train(whole, whole_envs, 6)
+        train(split, split_envs, 6)
+        for one, other in zip(whole.descents.values(), split.descents.values(), strict=True):
+            torch.testing.assert_close(one.parameters, other.parameters, rtol=1e-4, atol=1e-5)
+        assert whole.updates == split.updates > 0
+
+
+def batches(agent, vector) -> dict:
+    """The last batch that each of the agent's descents learned from."""
+    seen = {}
+
+    def recording(name, loss):
+        def recorded(batch):
+            seen[name] = type(batch)(*(value.clone() for value in batch))
+            return loss(batch)
+
+        return recorded
+
+    losses = {name: descent.loss for name, descent in agent.descents.items()}
+    for name, descent in agent.descents.items():
+        descent.loss = recording(name, losses[name])
+    train(agent, vector, 30)
+    for name, descent in agent.descents.items():
+        descent.loss = losses[name]
+    return seen
+
+
+def assert_compiled_equals_eager(case, backend: str) -> None:
+    agent, vector = make(case)
+    for name, batch in batches(agent, vector).items():
+        descent = agent.descents[name]
+        metrics = descent.backward(batch)
+        gradients = {key: value.grad.clone() for key, value in descent.parameters.items()}
+        descent.loss = torch.compile(descent.loss, fullgraph=True, backend=backend)
+        torch.testing.assert_close(descent.backward(batch), metrics, rtol=1e-4, atol=1e-5)
+        for key, value in descent.parameters.items():
+            torch.testing.assert_close(value.grad, gradients[key], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ALL, ids="-".join)
+def test_every_loss_is_one_graph_whose_gradients_are_those_of_eager_code(case):
+    torch._dynamo.reset()
+    assert_compiled_equals_eager(case, "aot_eager")
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("case", ALL, ids="-".join)
+def test_every_compiled_loss_equals_eager_code(case):
+    torch._dynamo.reset()
+    assert_compiled_equals_eager(case, "inductor")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from rl.dqn import DQN, Config, loss
+from rl.dqn import DQN, Batch, Config, loss
 from rl.transition import Transition
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
@@ -20,16 +20,15 @@ class Table(nn.Module):
         return self.rows[obs.long().squeeze(-1)]
 
 
-def batch(terminated: bool, truncated: bool) -> Transition:
-    """From state 0 by action 1 to state 1 for reward 1."""
-    return Transition(
+def batch(terminated: bool, truncated: bool) -> Batch:
+    """From state 0 by action 1 to state 1 for reward 1, at a discount of 0.5."""
+    return Batch(
         torch.tensor([[0.0]]), torch.tensor([1]), torch.tensor([1.0]), torch.tensor([[1.0]]),
-        torch.tensor([terminated]), torch.tensor([truncated]),
+        torch.tensor([terminated]), torch.tensor([truncated]), torch.tensor([0.5]),
     )  # fmt: skip
 
 
 ONLINE, TARGET = Table((0.0, 2.0), (5.0, 4.0)), Table((0.0, 0.0), (3.0, 8.0))
-HALF = torch.tensor([0.5])  # discount
 
 
 @pytest.mark.parametrize(
@@ -43,14 +42,14 @@ HALF = torch.tensor([0.5])  # discount
     ],
 )
 def test_the_loss_is_the_squared_distance_to_the_target_worked_out_by_hand(terminated, truncated, double, target):
-    td_loss, metrics = loss(ONLINE, TARGET, batch(terminated, truncated), HALF, double)
+    td_loss, metrics = loss(ONLINE, TARGET, batch(terminated, truncated), double)
     assert td_loss.item() == pytest.approx((2.0 - target) ** 2)
     assert metrics["q_value"].item() == 2.0
 
 
 def test_only_the_online_network_gets_a_gradient_and_only_for_the_action_taken():
     online, target = Table((0.0, 2.0), (5.0, 4.0)), Table((0.0, 0.0), (3.0, 8.0))
-    loss(online, target, batch(False, False), HALF, double=True)[0].backward()
+    loss(online, target, batch(False, False), double=True)[0].backward()
     assert online.rows.grad.tolist() == [[0.0, 2 * (2.0 - 2.5)], [0.0, 0.0]]
     assert target.rows.grad is None
 
@@ -95,7 +94,7 @@ def test_the_target_network_moves_by_copies_only():
         step(dqn)
     assert torch.equal(dqn.target_network[0].weight, target)
     assert not torch.equal(dqn.network[0].weight, online)
-    held = {id(parameter) for group in dqn.optimizer.param_groups for parameter in group["params"]}
+    held = {id(parameter) for group in dqn.descent.optimizer.param_groups for parameter in group["params"]}
     assert held == {id(parameter) for parameter in dqn.network.parameters()}
 
 

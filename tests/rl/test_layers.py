@@ -10,11 +10,15 @@ import pytest
 RL = Path(__file__).parents[2] / "rl"
 LAYERS = [
     {"__main__"},
+    {"diagnose"},
     {"flags", "train"},
-    {"a2c", "dqn", "ppo", "sac", "evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
+    {"a2c", "dqn", "ppo", "sac", "loop"},
+    {"failures"},
+    {"evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
     {"buffers", "networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
     {"agent", "memory"},
+    {"accelerate"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "dqn", "ppo", "sac"}

@@ -11,7 +11,7 @@ from rl.networks import (
     gaussian_sample,
     mlp,
     orthogonal_,
-    squashed_sample,
+    squashed,
 )
 
 LOGITS = torch.tensor([[0.0, 1.0, -2.0], [3.0, 3.0, 3.0]])
@@ -77,24 +77,26 @@ def test_gaussian_draws_have_the_mean_and_the_spread_asked_for():
     torch.testing.assert_close(draws.std(dim=0), LOG_STD[0].exp(), atol=0.02, rtol=0)
 
 
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
 def test_squashed_draws_carry_the_log_density_of_the_change_of_variables():
-    actions, log_probs = squashed_sample(PARAMETERS.expand(1000, 4).double(), torch.Generator().manual_seed(0))
+    actions, log_probs = squashed(PARAMETERS.expand(1000, 4).double(), noise(1000, 2).double())
     reference = TransformedDistribution(NORMAL, TanhTransform(cache_size=0))
     torch.testing.assert_close(log_probs, reference.log_prob(actions), atol=1e-5, rtol=1e-5)
 
 
 def test_the_squashed_density_of_one_dimension_integrates_to_one():
     """By importance: the mean of 1/density over draws is the length of the interval (−1, 1)."""
-    actions, log_probs = squashed_sample(
-        torch.tensor([[0.2, -0.3]]).expand(200_000, 2), torch.Generator().manual_seed(1)
-    )
+    actions, log_probs = squashed(torch.tensor([[0.2, -0.3]]).expand(200_000, 2), noise(200_000, 1))
     inside = (actions.abs() < 0.9).squeeze(1)  # where the weights have a finite variance
     assert (inside / log_probs.exp()).mean().item() == pytest.approx(1.8, rel=0.02)
 
 
 def test_a_squashed_draw_far_out_has_a_finite_log_density_and_gradient():
     parameters = torch.tensor([[50.0, 1.0]], requires_grad=True)
-    action, log_prob = squashed_sample(parameters, torch.Generator().manual_seed(0))
+    action, log_prob = squashed(parameters, noise(1, 1))
     assert action.item() == 1.0
     (action.sum() + log_prob.sum()).backward()
     assert torch.isfinite(log_prob).all()

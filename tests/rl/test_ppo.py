@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from rl import ppo
 from rl.networks import ActorCritic
-from rl.ppo import PPO, Batch, Config, loss
+from rl.ppo import PPO, Batch, Config, loss, normalized
 from rl.transition import Transition
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
@@ -58,9 +58,11 @@ def test_the_total_weighs_its_three_terms(network):
     torch.testing.assert_close(total.detach(), expected)
 
 
-def test_a_minibatch_of_one_has_a_finite_loss(network):
-    total, _ = loss(network, batch(network, 0.0, 1.0), SMALL)
-    assert torch.isfinite(total)
+def test_advantages_are_normalised_within_a_minibatch_but_not_alone(network):
+    one = batch(network, 0.0, 7.0)
+    assert normalized(one).advantages.item() == 7.0  # no spread to divide by: it would be nan
+    three = Batch(*(torch.cat([value] * 3) for value in one))._replace(advantages=torch.tensor([1.0, 2.0, 6.0]))
+    assert normalized(three).advantages.tolist() == pytest.approx([-2 / 7**0.5, -1 / 7**0.5, 3 / 7**0.5])
 
 
 def fill(agent: PPO, reward: float = 1.0) -> None:

@@ -8,7 +8,7 @@ from rl import dqn, ppo
 from rl.errors import RunError, UsageError
 from rl.run_config import RunConfig
 from rl.run_folder import RunFolder, is_live, read_config
-from rl.train import parse, train
+from rl.train import parse, resume, train
 
 SMALL = ppo.Config(num_steps=16, num_epochs=1, num_minibatches=1)
 
@@ -96,3 +96,20 @@ def test_a_run_that_ends_where_an_evaluation_is_due_makes_it_once(tmp_path):
     with (result.path / "metrics.csv").open(newline="") as file:
         steps = [int(row["step"]) for row in csv.DictReader(file) if row["eval_return"]]
     assert steps == [512, 1024]
+
+
+def test_a_run_killed_between_its_last_checkpoint_and_its_last_status_takes_no_further_step(tmp_path):
+    result = small_run(tmp_path / "run")
+    status = json.loads((result.path / "status.json").read_text())
+    (result.path / "status.json").write_text(json.dumps(status | {"state": "running"}))
+    resumed = resume(result.path, progress=False)
+    assert (resumed.state, resumed.counters.step, resumed.counters.episodes) == ("finished", 1024, status["episodes"])
+
+
+def test_a_finished_run_is_resumed_only_to_go_further(tmp_path):
+    result = small_run(tmp_path / "run")
+    assert resume(result.path, progress=False) is None
+    assert resume(result.path, {"total_steps": 1024}, progress=False) is None
+    further = resume(result.path, {"total_steps": 1536}, progress=False)
+    assert (further.state, further.counters.step) == ("finished", 1536)
+    assert read_config(result.path)["run"]["total_steps"] == 1536

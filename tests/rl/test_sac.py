@@ -5,7 +5,7 @@ import torch
 from gymnasium import spaces
 
 from rl.networks import TwinCritic
-from rl.sac import SAC, Config, actor_loss, alpha_loss, critic_loss
+from rl.sac import SAC, Batch, Config, actor_loss, alpha_loss, critic_loss
 from rl.transition import Transition
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (3,))
@@ -22,9 +22,9 @@ class Constant(TwinCritic):
         return self.values.expand(2, obs.shape[0]) + 0 * actions.sum()
 
 
-def batch(terminated: bool, truncated: bool) -> Transition:
-    ended = torch.tensor([terminated]), torch.tensor([truncated])
-    return Transition(torch.zeros(1, 2), torch.zeros(1, 3), torch.tensor([1.0]), torch.zeros(1, 2), *ended)
+def batch(terminated: bool, truncated: bool) -> Batch:
+    ended, noise = (torch.tensor([terminated]), torch.tensor([truncated])), torch.zeros(1, 3)
+    return Batch(torch.zeros(1, 2), torch.zeros(1, 3), torch.tensor([1.0]), torch.zeros(1, 2), *ended, noise, noise)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_the_actor_follows_the_lower_critic_and_pays_for_certainty():
     assert loss.item() == pytest.approx(0.1 * -2.0 - 3.0)
 
 
-@pytest.mark.parametrize(("log_prob", "direction"), [(5.0, 1), (-5.0, -1)])
-def test_the_temperature_rises_while_the_entropy_lies_below_its_target(log_prob, direction):
+@pytest.mark.parametrize(("entropy", "direction"), [(-5.0, 1), (5.0, -1)])
+def test_the_temperature_rises_while_the_entropy_lies_below_its_target(entropy, direction):
     log_alpha = torch.zeros((), requires_grad=True)
-    alpha_loss(log_alpha, torch.tensor([log_prob]), target_entropy=-3.0).backward()
+    alpha_loss(log_alpha, torch.tensor([entropy]), target_entropy=-3.0).backward()
     assert math.copysign(1, -log_alpha.grad.item()) == direction
 
 
@@ -95,18 +95,15 @@ def test_an_update_moves_every_network_and_the_target_critics_by_a_share_tau():
     assert sac.log_alpha.item() != 0.0
 
 
-def test_the_actors_step_leaves_no_gradient_in_the_critics_optimiser():
+def test_the_actors_descent_flows_through_the_critics_and_leaves_no_gradient_in_them():
     sac = agent()
     for _ in range(9):
         step(sac)
-    held = {id(parameter) for group in sac.optimizers["critic"].param_groups for parameter in group["params"]}
-    assert held == {id(parameter) for parameter in sac.critic.parameters()}
     grads = [parameter.grad.clone() for parameter in sac.critic.parameters()]
-    sac.critic.requires_grad_(False)
-    actions = torch.zeros(4, 3, requires_grad=True)
-    actor_loss(sac.critic, torch.rand(4, 2), actions, torch.zeros(4), torch.tensor(0.1)).backward()
+    transitions = sac.buffer.sample(4, sac.generator)
+    sac.descents["actor"](Batch(*transitions, torch.randn(4, 3), torch.randn(4, 3)))
     assert all(torch.equal(p.grad, grad) for p, grad in zip(sac.critic.parameters(), grads, strict=True))
-    assert actions.grad.abs().sum() > 0
+    assert all(parameter.grad.any() for parameter in sac.actor.parameters())
 
 
 def test_actions_are_uniform_before_learning_starts_and_within_bounds_after():
