@@ -6,19 +6,20 @@ from typing import Any
 
 import torch
 
-from rl import a2c, checkpoint, dqn, envs, ppo, sac
+from rl import a2c, a3c, checkpoint, dqn, envs, ppo, sac
 from rl.agent import Agent
-from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
 from rl.loop import Loop, OnEpisode, Result
 from rl.normalize import Normalized
 from rl.run_config import RunConfig, choose_device
 from rl.run_folder import RunFolder, default_runs_folder, read_config, read_status
+from rl.workers import Workers
 
 ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
     "dqn": (dqn.Config, dqn.DQN),
     "ppo": (ppo.Config, ppo.PPO),
     "a2c": (a2c.Config, a2c.A2C),
+    "a3c": (a3c.Config, a3c.A3C),
     "sac": (sac.Config, sac.SAC),
 }
 
@@ -36,7 +37,7 @@ def train(
     UsageError for what can never work and RunError for what fails on this machine.
     """
     algorithm = next(name for name, (config_type, _) in ALGORITHMS.items() if type(config) is config_type)
-    device = choose_device(run.device)
+    device = choose_device("cpu" if algorithm == "a3c" and run.device == "auto" else run.device)
     with RunFolder(run.run_dir or default_runs_folder() / run.name(algorithm)) as folder:
         checkpoint.seed_random_state(run.seed)
         agent, train_envs = build(run, algorithm, config, device)
@@ -105,11 +106,11 @@ def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Age
     _, agent_type = ALGORITHMS[algorithm]
     spaces = train_envs.observation_space, train_envs.action_space
     agent = agent_type(config, *spaces, run.num_envs, device, run.seed, run.acceleration)
+    if isinstance(agent, a3c.A3C):
+        train_envs = Workers(train_envs, agent, run)
     if run.normalize_obs or run.normalize_rewards:
-        if isinstance(agent.buffer, ReplayBuffer):
-            raise UsageError(
-                f"--normalize-obs and --normalize-rewards are for ppo and a2c, not for {algorithm}'s replay"
-            )
+        if algorithm not in ("ppo", "a2c"):  # replays would mix scales, and a3c's workers would each have their own
+            raise UsageError(f"--normalize-obs and --normalize-rewards are for ppo and a2c, not for {algorithm}")
         obs_shape = train_envs.observation_space.shape or ()
         agent = Normalized(agent, obs_shape, config.gamma, obs=run.normalize_obs, rewards=run.normalize_rewards)
     return agent, train_envs

@@ -16,6 +16,7 @@ SMALL = {
     "dqn": {"buffer_size": 50, "learning_starts": 12, "batch_size": 8, "hidden_sizes": (8,), "target_interval": 20},
     "ppo": {"num_steps": 6, "num_epochs": 2, "num_minibatches": 3, "hidden_sizes": (8,)},
     "a2c": {"num_steps": 4, "hidden_sizes": (8,)},
+    "a3c": {"num_steps": 4, "hidden_sizes": (8,), "num_workers": 1},
     "sac": {"buffer_size": 50, "learning_starts": 12, "batch_size": 8, "hidden_sizes": (8,)},
 }
 DISCRETE, CONTINUOUS = "CartPole-v1", "Pendulum-v1"
@@ -123,7 +124,7 @@ def test_every_agent_learns_in_low_precision_with_float32_weights_actions_and_lo
 @pytest.mark.parametrize("case", ALL, ids="-".join)
 def test_a_batch_in_parts_makes_the_same_update_as_a_whole_one(case, parts):
     settings = {"batch_size": 6 * parts} if case[0] in ("dqn", "sac") else {}
-    if case[0] != "a2c" or parts == 3:  # a2c's rollout is split between its 3 environments
+    if case[0] not in ("a2c", "a3c") or parts == 3:  # their rollout is split between its 3 environments
         (whole, whole_envs), (split, split_envs) = (
             make(case, acceleration=Acceleration(gradient_accumulation=n), **settings) for n in (1, parts)
         )

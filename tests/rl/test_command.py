@@ -42,7 +42,7 @@ def small_run(tmp_path_factory) -> Path:
         (["train", "dqn", "--num-envs", "x"], 2, "--num-envs"),
         (["train", "ppo", "--num-minibatches", "3"], 2, "must divide the rollout"),
         (["train", "dqn", "--normalize-obs"], 2, "are for ppo and a2c"),
-        (["train", "chess"], 2, "rl train {dqn|ppo|a2c|sac}"),
+        (["train", "chess"], 2, "rl train {dqn|ppo|a2c|a3c|sac}"),
         (["train", "dqn", "--device", "cuda:7"], 1, "`rl doctor` says why; --device cpu trains without"),
         (["train", "dqn", "--device", "tpu"], 2, "choose auto, cpu, cuda or cuda:i"),
         (["fly"], 2, "no command 'fly'"),
