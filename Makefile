@@ -26,10 +26,10 @@ train: .venv/ready ## solve CartPole by DQN
 test: .venv/ready-to-test lint ## lint, types, and all fast tests; the container's where an engine runs (≤ 30 minutes)
 	@if docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory image; \
 		else echo "make test: no container engine runs here, so the image's tests are skipped"; fi
-	$(BIN)/pytest -m "not learning" tests
+	$(BIN)/pytest -m "not learning and not slow" tests
 
-test-all: test ## make test, then the learning gates
-	$(BIN)/pytest -m learning tests
+test-all: test ## make test, then the learning gates, fifty kills and whatever else takes long
+	$(BIN)/pytest -m "learning or slow" tests
 
 lint: .venv/ready-to-test ## ruff, mypy and shellcheck
 	$(BIN)/ruff check

@@ -5,7 +5,6 @@ Top keys: `agent`, `envs`, `rng` (every random generator of the process), `count
 
 import hashlib
 import os
-import pickle
 import random
 import zipfile
 from contextlib import suppress
@@ -99,10 +98,10 @@ def load(path: Path, sha256: str | None = None) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise RunError(f"{path} does not exist") from error
-    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        if isinstance(error, RunError):
-            raise
-        reason = str(error).splitlines()[0]
+    except RunError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(f"{path} cannot be read as a checkpoint ({reason}): use another one of its folder") from error
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise RunError(f"{path} is not a checkpoint of version {VERSION}: it was written by another version of rl")

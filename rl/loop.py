@@ -34,6 +34,7 @@ class Counters:
     episodes: int = 0  # training episodes finished
     recent_returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     best_return: float = -np.inf  # best evaluation so far
+    unlogged: dict[str, Any] = field(default_factory=dict)  # metrics since the last row
 
     @property
     def average_return(self) -> float:
@@ -43,7 +44,8 @@ class Counters:
     def state_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {item.name: getattr(self, item.name) for item in fields(self)} | {
-            "recent_returns": list(self.recent_returns)
+            "recent_returns": list(self.recent_returns),
+            "unlogged": {name: float(value) for name, value in self.unlogged.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -124,31 +126,32 @@ class Loop:
                     raise failures.out_of_memory(
                         self.folder.path, self.agent, counters.step, self.saved_step
                     ) from error
-                return self._end(signals.received)
+                result = self._end(signals.received)
+                self.metrics.close()
+                return result
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
-            with suppress(RunError):  # a full disk is why it failed; that error must come out
+            with suppress(RunError):  # if the disk is full these fail too, and the first error must come out
                 self.folder.write_status("failed", counters.step, counters.episodes, reason)
+                self.metrics.close()
             raise
         finally:
             self.console.close()
-            self.metrics.close()
             self.envs.close()
 
     def _steps(self, signals: StopSignals) -> None:
         run, agent, counters = self.config, self.agent, self.counters
-        latest: dict[str, Any] = {}
         self._judge()  # a run killed after its last step, and resumed, is done
         while not self.reason and not signals.received:
             transition = self.envs.step(agent.act(self.envs.obs))
             agent.observe(transition)
-            latest |= agent.learn()
+            counters.unlogged |= agent.learn()
             before, counters.step = counters.step, agent.step
             for episode in self.envs.take_episodes():
                 self._count(episode)
             self._judge()
             if self._due(run.log_interval, before):
-                self._log(latest)
+                self._log()
             if self.reason:  # _end evaluates and saves
                 break
             if self._due(run.eval_interval, before):
@@ -181,12 +184,12 @@ class Loop:
         elif counters.step >= self.config.total_steps:
             self.reason = f"{self.config.total_steps} steps trained"
 
-    def _log(self, latest: dict[str, Any]) -> None:
+    def _log(self) -> None:
         counters = self.counters
         speed = (counters.step - self.console.start_step) / (time.monotonic() - self.console.started)
         figures = {"episodes": counters.episodes, "average_return": counters.average_return, "steps_per_second": speed}
-        self.metrics.log(counters.step, figures | latest)
-        latest.clear()
+        self.metrics.log(counters.step, figures | counters.unlogged)
+        counters.unlogged.clear()
         self.console.show(counters.step, counters.episodes, counters.average_return)
 
     def _evaluate(self) -> None:

@@ -1,7 +1,9 @@
 """Where a run's figures go: TensorBoard, metrics.csv, and the terminal."""
 
 import csv
+import io
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,22 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from rl.checkpoint import write_atomically
+from rl.errors import RunError
+
 LINE_INTERVAL = 10.0  # seconds between plain progress lines: a job of days under nohup must not fill the disk
+
+
+_excepthook = threading.excepthook
+
+
+def _quiet_excepthook(args: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread hands a full disk on to the next `add_scalar`; its traceback would be a second message."""
+    if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard.")):
+        _excepthook(args)
+
+
+threading.excepthook = _quiet_excepthook
 
 
 class Metrics:
@@ -23,16 +40,22 @@ class Metrics:
         self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
     def log(self, step: int, values: dict[str, Tensor | float]) -> dict[str, float]:
-        """Write one row. Tensors are read here, once; returns the row as floats."""
+        """Write one row. Tensors are read here, once; returns the row as floats. Raises RunError on a full disk."""
         row = {name: float(value) for name, value in values.items()}
-        for name, number in row.items():
-            self.writer.add_scalar(name, number, step)
-        self._append({"step": step, **row})
+        try:
+            for name, number in row.items():
+                self.writer.add_scalar(name, number, step)
+            self._append({"step": step, **row})
+        except OSError as error:
+            raise RunError(f"cannot write metrics to {self.path.parent}: {error.strerror}") from error
         return row
 
     def close(self) -> None:
-        """Flush and close the TensorBoard file."""
-        self.writer.close()
+        """Flush and close the TensorBoard file. Raises RunError on a full disk."""
+        try:
+            self.writer.close()
+        except OSError as error:
+            raise RunError(f"cannot write metrics to {self.path.parent}: {error.strerror}") from error
 
     def _append(self, row: dict[str, Any]) -> None:
         new_columns = [name for name in row if name not in self.columns]
@@ -51,10 +74,11 @@ class Metrics:
             return list(csv.DictReader(file))
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
-        with self.path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path, lambda file: file.write(text.getvalue().encode()))
 
     def _drop_rows_after(self, step: int) -> None:
         rows = self._rows()

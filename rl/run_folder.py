@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import gymnasium
 import numpy
@@ -57,16 +57,19 @@ class RunFolder:
         try:
             kept.hardlink_to(self.latest)
         except OSError:  # file systems without hard links
-            shutil.copyfile(self.latest, kept)
+            with self.latest.open("rb") as latest:
+                checkpoint.write_atomically(kept, lambda file: shutil.copyfileobj(latest, file))
         for old in sorted(self._kept(), key=_step_of)[:-last]:
             old.unlink()
 
-    def load_newest(self) -> dict[str, Any]:
+    def load_newest(self) -> dict[str, Any] | None:
         """The latest checkpoint or, where that is damaged, the newest sound one before it; says so on stderr.
 
-        Raises RunError where none can be read.
+        None where the run was ended before its first one. Raises RunError where there are some and none can be read.
         """
         by_step = sorted(self._kept(), key=_step_of, reverse=True)
+        if not by_step and not self.latest.exists():
+            return None
         first_error = None
         for path in [self.latest, *by_step]:
             try:
@@ -78,7 +81,7 @@ class RunFolder:
                 print(f"{first_error}. Going on from {path.name}", file=sys.stderr)
             self._join_replay(content["agent"])
             return content
-        raise first_error or RunError(f"{self.path} holds no checkpoint")
+        raise cast(RunError, first_error)
 
     def write_replay(self, step: int, replay: dict[str, Any]) -> dict[str, str]:
         """Write a replay to a file of its own; returns what `latest.pt` holds instead: its name and checksum."""
@@ -117,14 +120,9 @@ class RunFolder:
                 "--run-dir one that is"
             ) from error
         self.acquire()
-        self.write_json("config.json", config)
+        self.write_status("running", 0, 0)
         self.write_json("manifest.json", manifest(config["run"]["seed"], config["run"]["device"]))
-
-    def open(self) -> dict[str, Any]:
-        """Take hold of an existing run and return its config. Raises UsageError where the folder holds none."""
-        config = read_config(self.path)
-        self.acquire()
-        return config
+        self.write_json("config.json", config)  # last: from here on it is a run that can be resumed
 
     def acquire(self) -> None:
         """Lock the folder for this process. Raises RunError while another one trains in it."""

@@ -62,9 +62,11 @@ def resume(path: Path, changes: dict[str, Any] | None = None, *, progress: bool 
         device = choose_device(run.device)
         content = folder.load_newest()
         folder.write_json("config.json", saved)
+        checkpoint.seed_random_state(run.seed)
         agent, train_envs = build(run, algorithm, config, device)
         loop = Loop(run, agent, train_envs, folder, None, progress)
-        loop.load(content)
+        if content:
+            loop.load(content)
         return loop.run()
 
 

@@ -40,7 +40,7 @@ class Workers:
         self.restarts = 0
         self.processes: list[Any] = []
         context = get_context("forkserver")
-        context.set_forkserver_preload(["rl.workers"])
+        context.set_forkserver_preload(["rl.workers", "torch._dynamo"])  # what every worker would import
         self.episodes = context.SimpleQueue()
         self.stop = context.Event()
         self.context = context

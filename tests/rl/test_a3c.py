@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from gymnasium import spaces
+from rl_process import RlProcess, wait_until
 
 from rl import a2c, a3c, checkpoint
 from rl.a3c import A3C, AWAY, Config, Shared
@@ -191,15 +190,10 @@ def go_on(agent: A3C, workers: Workers, seconds: float) -> None:
         agent.learn()
 
 
-def start(path: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "rl", "train", "a3c", "--num-workers", "3", "--run-dir", str(path)]
-    process = subprocess.Popen([*command, "--total-steps", "10000000", "--log-interval", "100"], start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not (path / "metrics.csv").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(1)
+def start(path: Path) -> RlProcess:
+    flags = ["--num-workers", "3", "--total-steps", "10000000", "--log-interval", "100"]
+    process = RlProcess("train", "a3c", "--run-dir", path, *flags, new_session=True)
+    wait_until(lambda: (path / "metrics.csv").exists() and len(of_session(process.pid)) >= 3, process)
     return process
 
 
@@ -219,23 +213,15 @@ def of_session(session: int) -> list[str]:
 def test_a_stop_signal_saves_and_ends_all_workers(tmp_path, to_all):
     process = start(tmp_path / "run")
     (os.killpg if to_all else os.kill)(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    assert process.wait() == 143
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["reason"]) == ("interrupted", "SIGTERM")
     assert checkpoint.load(tmp_path / "run" / "checkpoints" / "latest.pt")["counters"]["step"] == status["step"] > 0
-    await_end(process.pid)
+    wait_until(lambda: not of_session(process.pid), seconds=15)
 
 
 def test_workers_end_when_the_first_process_is_killed(tmp_path):
     process = start(tmp_path / "run")
-    assert len(of_session(process.pid)) >= 4
     process.kill()
     process.wait()
-    await_end(process.pid)
-
-
-def await_end(session: int) -> None:
-    deadline = time.monotonic() + 15
-    while remaining := of_session(session):
-        assert time.monotonic() < deadline, remaining
-        time.sleep(0.1)
+    wait_until(lambda: not of_session(process.pid), seconds=15)

@@ -173,7 +173,7 @@ def test_every_loss_is_one_graph_whose_gradients_are_those_of_eager_code(case):
     assert_compiled_equals_eager(case, "aot_eager")
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALL, ids="-".join)
 def test_every_compiled_loss_equals_eager_code(case):
     torch._dynamo.reset()

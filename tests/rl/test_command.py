@@ -8,16 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rl_process import rl
 
 from rl import ppo
 from rl.run_config import RunConfig
 from rl.train import train
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-def rl(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "rl", *arguments, **options)
 
 
 def run(*command: str, **options) -> subprocess.CompletedProcess[str]:

@@ -3,14 +3,14 @@
 import csv
 import functools
 import json
+import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from rl_process import RlProcess, rl, wait_until
 
 from rl import checkpoint
 from rl.run_folder import RunFolder
@@ -21,30 +21,24 @@ FLAGS = {
     "a2c": "--num-steps 7 --num-envs 3",
     "sac": "--env-id Pendulum-v1 --buffer-size 700 --learning-starts 100 --num-envs 3 --update-interval 20 "
     "--hidden-sizes 16",
-    "ppo": "--num-steps 50 --num-envs 3 --num-minibatches 3 --anneal-steps 9000 --normalize-obs --normalize-rewards",
+    "ppo": "--num-steps 50 --num-envs 3 --num-minibatches 3 --anneal-steps 4000 --normalize-obs --normalize-rewards",
 }
-RUN = ["--seed", "5", "--checkpoint-interval", "700", "--eval-interval", "2000", "--log-interval", "500"]
+RUN = ["--seed", "5", "--checkpoint-interval", "300", "--eval-interval", "1000", "--log-interval", "200"]
+STEPS = 2500
+CASES = [("dqn", "native"), ("ppo", "sync"), ("a2c", "native"), ("sac", "sync"), ("ppo", "native"), ("dqn", "sync")]
 
 
-def start(run: Path, algorithm: str, steps: int, *flags: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "rl", "train", algorithm, "--run-dir", str(run), "--total-steps", str(steps)]
-    return subprocess.Popen([*command, *RUN, *FLAGS[algorithm].split(), *flags])
+def start(run: Path, algorithm: str, steps: int, *flags: str, **options) -> RlProcess:
+    arguments = ["train", algorithm, "--run-dir", run, "--total-steps", steps, *RUN, *FLAGS[algorithm].split()]
+    return RlProcess(*arguments, *flags, **options)
 
 
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while not (run / "status.json").exists() or status(run)["step"] < step:
-        assert process.poll() is None, "the run ended too early"
-        assert time.monotonic() < deadline, "the run did not get there"
-        time.sleep(0.005)
+def wait_for_step(run: Path, step: int, process: RlProcess) -> None:
+    wait_until(lambda: (run / "status.json").exists() and status(run)["step"] >= step, process)
 
 
 def status(run: Path) -> dict:
     return json.loads((run / "status.json").read_text())
-
-
-def resume(run: Path) -> int:
-    return subprocess.run([sys.executable, "-m", "rl", "resume", str(run)], timeout=120).returncode
 
 
 def assert_equal(one: object, other: object, place: str = "") -> None:
@@ -70,32 +64,79 @@ def metrics_without_speed(run: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory):
-    """Runs of 6,000 steps that nobody disturbed, by algorithm and backend."""
+    """Runs that nobody disturbed, by algorithm and backend, and the seconds that each took."""
 
     @functools.cache
-    def run(algorithm: str, backend: str) -> Path:
+    def run(algorithm: str, backend: str) -> tuple[Path, float]:
         path = tmp_path_factory.mktemp("left_alone") / f"{algorithm}-{backend}"
-        assert start(path, algorithm, 6000, "--backend", backend).wait(timeout=120) == 0
-        return path
+        begun = time.monotonic()
+        assert start(path, algorithm, STEPS, "--backend", backend).wait() == 0
+        return path, time.monotonic() - begun
 
     return run
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert_equal(checkpoint.load(RunFolder(one).latest), checkpoint.load(RunFolder(other).latest))
+    assert metrics_without_speed(one) == metrics_without_speed(other)
+    assert status(one)["state"] == status(other)["state"] == "finished"
 
 
 @pytest.mark.parametrize("backend", ["native", "sync"])
 @pytest.mark.parametrize("algorithm", ["a2c", "dqn", "ppo", "sac"])
 def test_a_run_killed_and_resumed_equals_the_run_left_alone_bit_for_bit(tmp_path, left_alone, algorithm, backend):
-    whole, killed = left_alone(algorithm, backend), tmp_path / "killed"
-    process = start(killed, algorithm, 6000, "--backend", backend)
-    wait_for_step(killed, 2500, process)
-    process.send_signal(signal.SIGKILL)
+    (whole, _), killed = left_alone(algorithm, backend), tmp_path / "killed"
+    process = start(killed, algorithm, STEPS, "--backend", backend)
+    wait_for_step(killed, 600, process)
+    process.kill()
     process.wait()
     assert status(killed)["state"] == "running"  # it had no chance to say otherwise
-    assert checkpoint.load(RunFolder(killed).latest)["counters"]["step"] < 6000
-    assert resume(killed) == 0
+    assert checkpoint.load(RunFolder(killed).latest)["counters"]["step"] < STEPS
+    assert rl("resume", killed).returncode == 0
+    assert_same_run(whole, killed)
 
-    assert_equal(checkpoint.load(RunFolder(whole).latest), checkpoint.load(RunFolder(killed).latest))
-    assert metrics_without_speed(whole) == metrics_without_speed(killed)
-    assert status(killed)["state"] == "finished"
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case >= 5 else ()) for case in range(50)]
+)
+def test_a_run_killed_at_random_moments_equals_the_run_left_alone_bit_for_bit(tmp_path, left_alone, case):
+    """Checkpoints are written ten times as often as above, so that many a kill falls into one."""
+    rng = random.Random(case)
+    algorithm, backend = CASES[case % len(CASES)]
+    (whole, seconds), killed = left_alone(algorithm, backend), tmp_path / "killed"
+    process = start(killed, algorithm, STEPS, "--backend", backend, "--checkpoint-interval", "30")
+    for _ in range(rng.randint(1, 3)):
+        time.sleep(rng.uniform(0, seconds))
+        process.kill()
+        process.wait()
+        if not (killed / "config.json").exists():  # killed before it was a run
+            process = start(killed, algorithm, STEPS, "--backend", backend, "--checkpoint-interval", "30")
+        else:
+            process = RlProcess("resume", killed)
+    assert process.wait() == 0, process.stderr
+    assert_same_run(whole, killed)
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_a_run_stopped_by_signals_at_random_moments_equals_the_run_left_alone(tmp_path, left_alone, case):
+    rng = random.Random(case)
+    algorithm, backend = CASES[case % len(CASES)]
+    (whole, seconds), stopped = left_alone(algorithm, backend), tmp_path / "stopped"
+    process = start(stopped, algorithm, STEPS, "--backend", backend)
+    wait_until((stopped / "config.json").exists, process)
+    for _ in range(3):
+        time.sleep(rng.uniform(0, seconds))
+        number = rng.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+        process.send_signal(number)
+        code = process.wait()
+        saved = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 143}[number]
+        assert code in (saved, 0, -number, 1)  # saved; finished before; ended before it trained
+        if code == saved:
+            assert (status(stopped)["state"], status(stopped)["reason"]) == ("interrupted", number.name)
+            assert checkpoint.load(RunFolder(stopped).latest)["counters"]["step"] == status(stopped)["step"]
+        process = RlProcess("resume", stopped)
+    assert process.wait() == 0, process.stderr
+    assert_same_run(whole, stopped)
 
 
 @pytest.mark.parametrize(
@@ -103,36 +144,44 @@ def test_a_run_killed_and_resumed_equals_the_run_left_alone_bit_for_bit(tmp_path
     [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)],
     ids=lambda value: str(value),
 )
-def test_a_signal_saves_the_run_which_then_resumes_as_if_nothing_had_happened(tmp_path, left_alone, number, code):
-    whole, stopped = left_alone("ppo", "native"), tmp_path / "stopped"
-    process = start(stopped, "ppo", 6000, "--backend", "native")
-    wait_for_step(stopped, 700, process)
+def test_a_signal_saves_the_run_and_says_so(tmp_path, left_alone, number, code):
+    (whole, _), stopped = left_alone("ppo", "native"), tmp_path / "stopped"
+    process = start(stopped, "ppo", STEPS, "--backend", "native")
+    wait_for_step(stopped, 600, process)
     process.send_signal(number)
-    assert process.wait(timeout=20) == code
-    assert status(stopped)["state"] == "interrupted"
-    assert status(stopped)["reason"] == number.name
+    assert process.wait() == code
+    assert (status(stopped)["state"], status(stopped)["reason"]) == ("interrupted", number.name)
     assert checkpoint.load(RunFolder(stopped).latest)["counters"]["step"] == status(stopped)["step"]
-    assert resume(stopped) == 0
+    assert rl("resume", stopped).returncode == 0
+    assert_same_run(whole, stopped)
 
-    assert_equal(checkpoint.load(RunFolder(whole).latest), checkpoint.load(RunFolder(stopped).latest))
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, left_alone):
+    (whole, _), killed = left_alone("dqn", "native"), tmp_path / "killed"
+    killed.mkdir()
+    for name in ("config.json", "manifest.json"):
+        (killed / name).write_text((whole / name).read_text())
+    (killed / "status.json").write_text('{"state": "running", "step": 0}')
+    assert rl("resume", killed).returncode == 0
+    assert_same_run(whole, killed)
 
 
 def test_a_hangup_is_ignored_where_it_was_ignored_before_as_under_nohup(tmp_path):
     run = tmp_path / "run"
-    command = ["nohup", sys.executable, "-m", "rl", "train", "ppo", "--run-dir", str(run), "--total-steps", "20000"]
-    process = subprocess.Popen(command, cwd=tmp_path)
+    process = start(run, "ppo", 3000, ignored_signals=(signal.SIGHUP,))
     wait_for_step(run, 0, process)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=120) == 0
+    assert process.wait() == 0
     assert status(run)["state"] == "finished"
 
 
-def test_resuming_a_finished_run_says_so_and_leaves_it_alone(tmp_path, capfd):
+def test_resuming_a_finished_run_says_so_and_leaves_it_alone(tmp_path):
     run = tmp_path / "run"
-    assert start(run, "ppo", 300).wait(timeout=60) == 0
+    assert start(run, "ppo", 300).wait() == 0
     before = (run / "status.json").read_text()
-    assert resume(run) == 0
-    assert "finished already" in capfd.readouterr().out
+    resumed = rl("resume", run)
+    assert resumed.returncode == 0
+    assert "finished already" in resumed.stdout
     assert (run / "status.json").read_text() == before
 
 
@@ -140,29 +189,27 @@ def test_two_processes_on_one_run_folder_are_refused(tmp_path):
     run = tmp_path / "run"
     process = start(run, "ppo", 10_000_000)
     wait_for_step(run, 0, process)
-    second = subprocess.run(
-        [sys.executable, "-m", "rl", "resume", str(run)], capture_output=True, text=True, timeout=60
-    )
+    second = rl("resume", run)
     process.terminate()
-    process.wait(timeout=20)
+    process.wait()
     assert second.returncode == 1
     assert "another process" in second.stderr
 
 
 def test_resume_all_goes_on_with_every_run_that_is_not_finished_and_not_live(tmp_path):
     runs = {name: tmp_path / name for name in ("finished", "killed", "stopped", "live")}
-    assert start(runs["finished"], "ppo", 300).wait(timeout=60) == 0
+    assert start(runs["finished"], "ppo", 300).wait() == 0
     for name, how in (("killed", signal.SIGKILL), ("stopped", signal.SIGTERM)):
         process = start(runs[name], "ppo", 4000)
         wait_for_step(runs[name], 1, process)
         process.send_signal(how)
-        process.wait(timeout=20)
+        process.wait()
     live = start(runs["live"], "ppo", 10_000_000)
     wait_for_step(runs["live"], 0, live)
-    done = subprocess.run([sys.executable, "-m", "rl", "resume", "--all", str(tmp_path)], timeout=120)
+    done = rl("resume", "--all", tmp_path)
     still_live = live.poll() is None
     live.terminate()
-    live.wait(timeout=20)
+    live.wait()
     assert done.returncode == 0
     assert still_live
     assert [status(runs[name])["state"] for name in ("finished", "killed", "stopped")] == ["finished"] * 3
