@@ -5,8 +5,8 @@ Top keys: `agent`, `envs`, `rng` (every random generator of the process), `count
 
 import hashlib
 import os
+import pickle
 import random
-import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -17,6 +17,7 @@ import torch
 from rl.errors import RunError
 
 VERSION = 2
+MARK = b"sha256:"  # stands before the checksum at the end of the file
 
 
 def write_atomically(path: Path, write: Any) -> None:  # noqa: ANN401
@@ -53,11 +54,15 @@ def save(path: Path, agent: dict[str, Any], envs: dict[str, Any], counters: dict
 
 
 def write(path: Path, content: dict[str, Any]) -> str:
-    """Write plain data and tensors atomically; returns the SHA-256 of the file."""
+    """Write plain data and tensors atomically, and after them their SHA-256; returns that in hexadecimal.
+
+    (torch's format has a checksum for each tensor, but none for its own directory.)
+    """
     digest = hashlib.sha256()
 
     def save(file: IO[bytes]) -> None:
         torch.save({**content, "version": VERSION}, cast("IO[bytes]", _Hashed(file, digest)))
+        file.write(MARK + digest.digest())
 
     write_atomically(path, save)
     return digest.hexdigest()
@@ -78,7 +83,7 @@ class _Hashed:
 
 
 def load(path: Path, sha256: str | None = None) -> dict[str, Any]:
-    """Read what `write` wrote, after verifying the checksum of each of its parts, and the whole file's if given.
+    """Read what `write` wrote, after verifying its checksum, and that it is the one given.
 
     Tensors land on the CPU, where generators want their states; each `load_state_dict` moves what it needs.
 
@@ -86,26 +91,35 @@ def load(path: Path, sha256: str | None = None) -> dict[str, Any]:
     damaged file or one of another version.
     """
     try:
-        if sha256:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != sha256:
-                raise RunError(f"{path} is not the file that was saved (its checksum differs)")
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged:
-            raise RunError(f"{path} is damaged (checksum of {damaged}): use another checkpoint of its folder")
+        found, stored = _checksums(path)
+        if not stored:
+            raise RunError(f"{path} is no whole checkpoint of this version of rl: use another one of its folder")
+        if found != stored or (sha256 and found != sha256):
+            raise RunError(f"{path} is damaged (its checksum differs): use another checkpoint of its folder")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise RunError(f"{path} does not exist") from error
-    except RunError:
-        raise
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (OSError, pickle.UnpicklingError, RuntimeError) as error:
+        if isinstance(error, RunError):
+            raise
+        reason = str(error).splitlines()[0]
         raise RunError(f"{path} cannot be read as a checkpoint ({reason}): use another one of its folder") from error
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise RunError(f"{path} is not a checkpoint of version {VERSION}: it was written by another version of rl")
     return content
+
+
+def _checksums(path: Path) -> tuple[str, str]:
+    """The checksum of a file's contents, and the one that stands at its end ("" where there is none)."""
+    digest, end = hashlib.sha256(), len(MARK) + hashlib.sha256().digest_size
+    with path.open("rb") as file:
+        left = path.stat().st_size - end
+        while left > 0:
+            block = file.read(min(left, 2**20))
+            digest.update(block)
+            left -= len(block)
+        mark = file.read()
+    return digest.hexdigest(), mark.removeprefix(MARK).hex() if mark.startswith(MARK) else ""
 
 
 def without_buffer(agent: dict[str, Any]) -> dict[str, Any]:

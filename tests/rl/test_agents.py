@@ -174,6 +174,7 @@ def test_every_loss_is_one_graph_whose_gradients_are_those_of_eager_code(case):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, in inductor
 @pytest.mark.parametrize("case", ALL, ids="-".join)
 def test_every_compiled_loss_equals_eager_code(case):
     torch._dynamo.reset()

@@ -1,4 +1,3 @@
-import io
 import os
 import random
 import subprocess
@@ -37,39 +36,20 @@ def test_every_global_generator_goes_on_where_the_checkpoint_was_made(tmp_path):
 
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_damaged_byte_goes_unnoticed(tmp_path, stride):
-    """Whatever byte is changed, the file is refused in one line or (padding) read as it was saved."""
     path = tmp_path / "latest.pt"
     save(path, {"weights": torch.arange(100.0), "step": 3})
     sound = path.read_bytes()
-    content = torch.load(path, weights_only=True)
     for position in range(0, len(sound), stride):
         for change in (0x01, 0xFF):
             path.write_bytes(sound[:position] + bytes([sound[position] ^ change]) + sound[position + 1 :])
-            message = refusal(path)
-            if message:
-                assert "\n" not in message
-            else:
-                assert saved_again(torch.load(path, weights_only=True)) == saved_again(content), position
-
-
-def refusal(path: Path) -> str:
-    """Why a file is refused, or "" where it is read."""
-    try:
-        checkpoint.load(path)
-    except RunError as error:
-        return str(error)
-    return ""
-
-
-def saved_again(content: dict) -> bytes:
-    file = io.BytesIO()
-    torch.save(content, file)
-    return file.getvalue()
+            with pytest.raises(RunError, match=r"damaged|no whole") as raised:
+                checkpoint.load(path)
+            assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "cannot be read"), (b"not a checkpoint", "cannot be read"), (None, "cannot be read")],
+    [(b"", "no whole checkpoint"), (b"not a checkpoint", "no whole checkpoint"), (None, "no whole checkpoint")],
     ids=["empty", "text", "cut short"],
 )
 def test_a_file_that_is_no_checkpoint_gives_one_line_that_says_what_to_do(tmp_path, content, message):
@@ -82,14 +62,22 @@ def test_a_file_that_is_no_checkpoint_gives_one_line_that_says_what_to_do(tmp_pa
     assert "use another" in str(raised.value)
 
 
-def test_a_checkpoint_of_another_version_is_refused(tmp_path):
-    torch.save({"version": 99}, tmp_path / "latest.pt")
+def test_a_checkpoint_of_another_version_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "VERSION", 99)
+    save(tmp_path / "latest.pt")
+    monkeypatch.undo()
     with pytest.raises(RunError, match="another version of rl"):
         checkpoint.load(tmp_path / "latest.pt")
 
 
+def test_a_file_of_torch_alone_is_refused(tmp_path):
+    torch.save({"version": checkpoint.VERSION}, tmp_path / "latest.pt")
+    with pytest.raises(RunError, match="no whole checkpoint of this version"):
+        checkpoint.load(tmp_path / "latest.pt")
+
+
 def test_a_checkpoint_that_holds_code_is_refused(tmp_path):
-    torch.save({"version": checkpoint.VERSION, "agent": Path("x")}, tmp_path / "latest.pt")
+    save(tmp_path / "latest.pt", {"agent": Path("x")})
     with pytest.raises(RunError, match="cannot be read"):
         checkpoint.load(tmp_path / "latest.pt")
 

@@ -65,7 +65,7 @@ def test_a_damaged_checkpoint_fails_with_one_line(small_run, tmp_path):
         (run_copy / "checkpoints" / name).write_bytes(b"rubbish")
     done = rl("eval", str(run_copy))
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "cannot be read as a checkpoint" in done.stderr
+    assert "is no whole checkpoint" in done.stderr
 
 
 def test_resume_falls_back_to_the_checkpoint_before_a_damaged_one_and_says_so(tmp_path):
@@ -77,7 +77,7 @@ def test_resume_falls_back_to_the_checkpoint_before_a_damaged_one_and_says_so(tm
     damaged.write_bytes(damaged.read_bytes()[:-100])  # step-1024.pt is the same file
     done = rl("resume", str(path))
     assert done.returncode == 0, done.stderr
-    assert "latest.pt cannot be read as a checkpoint" in done.stderr
+    assert "latest.pt is no whole checkpoint" in done.stderr
     assert "Going on from step-768.pt" in done.stderr
     assert json.loads((path / "status.json").read_text())["step"] == 1024
 
