@@ -36,7 +36,10 @@ class Config:
     value_coef: float = 0.5  # weight of the value loss
     entropy_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
-    hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer, policy and value network alike
+    hidden_sizes: tuple[int, ...] = (
+        64,
+        64,
+    )  # units of each hidden layer of policy and value network; pictures: a CNN
 
     def __post_init__(self) -> None:
         check_fields(
@@ -50,7 +53,7 @@ class Config:
 
 def loss(network: ActorCritic, rollout: Transition, config: Config) -> tuple[Tensor, dict[str, Tensor]]:
     """The objective over a rollout [T, N], and what to log; no gradient flows through advantages and returns."""
-    values = network.value(rollout.obs)
+    parameters, values = network(rollout.obs)
     with torch.no_grad():
         advantages = gae(
             rollout.rewards,
@@ -62,7 +65,7 @@ def loss(network: ActorCritic, rollout: Transition, config: Config) -> tuple[Ten
             config.gae_lambda,
         )
         returns = advantages + values
-    head, parameters = network.head, network.policy(rollout.obs)
+    head = network.head
     policy_loss = -(head.log_prob(parameters, rollout.actions) * advantages).mean()
     value_loss = 0.5 * (values - returns).square().mean()
     entropy = head.entropy(parameters).mean()

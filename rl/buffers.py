@@ -3,10 +3,12 @@
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl.frames import FrameStack, FrameStore
 from rl.memory import check_fits
 from rl.transition import Transition
 
@@ -14,15 +16,16 @@ from rl.transition import Transition
 def _allocate(
     shape: tuple[int, ...], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str
 ) -> Transition:
-    """Storage for transitions of one `shape`, [T, N] or [M]."""
+    """Storage for transitions of one `shape`, [T, N] or [M]; observations of bytes stay bytes."""
     obs_shape = observation_space.shape or ()
+    obs_dtype = torch.uint8 if observation_space.dtype == np.uint8 else torch.float32
     action_shape = action_space.shape or ()
     action_dtype = torch.int64 if isinstance(action_space, spaces.Discrete) else torch.float32
     return Transition(
-        obs=torch.zeros(*shape, *obs_shape, device=device),
+        obs=torch.zeros(*shape, *obs_shape, dtype=obs_dtype, device=device),
         actions=torch.zeros(*shape, *action_shape, dtype=action_dtype, device=device),
         rewards=torch.zeros(*shape, device=device),
-        next_obs=torch.zeros(*shape, *obs_shape, device=device),
+        next_obs=torch.zeros(*shape, *obs_shape, dtype=obs_dtype, device=device),
         terminations=torch.zeros(*shape, dtype=torch.bool, device=device),
         truncations=torch.zeros(*shape, dtype=torch.bool, device=device),
     )
@@ -70,46 +73,65 @@ class RolloutBuffer:
 
 
 class ReplayBuffer:
-    """The last `capacity` transitions, overwritten from the oldest on and sampled uniformly (Lin 1992)."""
+    """The last `capacity` transitions, overwritten from the oldest on and sampled uniformly (Lin 1992).
+
+    Stacks of frames are kept as frames, each once; other observations as they are, with their successors.
+    """
 
     def __init__(
         self,
         capacity: int,
+        num_envs: int,
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         device: str,
     ) -> None:
-        row = _allocate((1,), observation_space, action_space, "cpu")
-        size = capacity * sum(value.nbytes for value in row)
+        stacked = isinstance(observation_space, FrameStack)
+        row_space = spaces.Box(0, 255, (0,), np.uint8) if stacked else observation_space
+        size = capacity * sum(value.nbytes for value in _allocate((1,), row_space, action_space, "meta"))
+        size += FrameStore(capacity, num_envs, observation_space, "meta").nbytes if stacked else 0
         what = f"--buffer-size {capacity}: the replay"
         check_fits(size, device, what, "give a smaller --buffer-size, or the container more memory")
-        self.storage = _allocate((capacity,), observation_space, action_space, device)
+        self.storage = _allocate((capacity,), row_space, action_space, device)
+        self.frames = FrameStore(capacity, num_envs, observation_space, device) if stacked else None
         self.capacity = capacity
+        self.num_envs = num_envs  # rows between a transition and its environment's next
         self.cursor = 0  # row that is written next
         self.size = 0  # rows that hold a transition
-        self.stride = 1  # rows between a transition and its environment's next: the number of environments
         self.device = device
 
     @property
     def nbytes(self) -> int:
         """Bytes of its storage."""
-        return sum(value.nbytes for value in self.storage)
+        return sum(value.nbytes for value in self.storage) + (self.frames.nbytes if self.frames else 0)
 
     def add(self, transition: Transition) -> None:
         """Append the N transitions of one step."""
-        num_envs = self.stride = transition.rewards.shape[0]
-        head = min(num_envs, self.capacity - self.cursor)  # rows until the end of the storage; the rest wrap round
+        if self.frames:
+            rows = (self.cursor + torch.arange(self.num_envs, device=self.device)) % self.capacity
+            self.frames.add(rows, transition)
+            transition = transition._replace(obs=self.storage.obs[rows], next_obs=self.storage.next_obs[rows])
+        head = min(self.num_envs, self.capacity - self.cursor)  # rows until the end of the storage; the rest wrap round
         for stored, value in zip(self.storage, transition, strict=True):
             stored[self.cursor : self.cursor + head] = value[:head]
-            if head < num_envs:
-                stored[: num_envs - head] = value[head:]
-        self.cursor = (self.cursor + num_envs) % self.capacity
-        self.size = min(self.size + num_envs, self.capacity)
+            if head < self.num_envs:
+                stored[: self.num_envs - head] = value[head:]
+        self.cursor = (self.cursor + self.num_envs) % self.capacity
+        self.size = min(self.size + self.num_envs, self.capacity)
+        while self.frames and (lost := self.frames.lost(self._oldest(self.num_envs))):
+            self.size -= lost
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Transition:
         """Draw `batch_size` transitions with replacement, [B, …]."""
-        rows = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
-        return Transition(*(stored[rows] for stored in self.storage))
+        rows = self._draw(batch_size, generator)
+        return Transition(
+            self._obs(rows),
+            self.storage.actions[rows],
+            self.storage.rewards[rows],
+            self._next_obs(rows),
+            self.storage.terminations[rows],
+            self.storage.truncations[rows],
+        )
 
     def sample_n_step(
         self, batch_size: int, n_steps: int, gamma: float, generator: torch.Generator
@@ -120,30 +142,49 @@ class ReplayBuffer:
         where k is cut short by the end of the episode and by the newest transition stored; the bootstrap
         γ^k V(next_obs) is right for every k.
         """
-        rows = last = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
+        rows = last = self._draw(batch_size, generator)
         storage = self.storage
         rewards, discounts = storage.rewards[rows], torch.full((batch_size,), gamma, device=self.device)
         for _ in range(n_steps - 1):
             newer_rows = (self.cursor - 1 - last) % self.capacity  # stored after row `last`
             ended = storage.terminations[last] | storage.truncations[last]
-            goes_on = ~ended & (newer_rows >= self.stride)
-            following = (last + self.stride) % self.capacity
+            goes_on = ~ended & (newer_rows >= self.num_envs)
+            following = (last + self.num_envs) % self.capacity
             rewards = torch.where(goes_on, rewards + discounts * storage.rewards[following], rewards)
             discounts = torch.where(goes_on, discounts * gamma, discounts)
             last = torch.where(goes_on, following, last)
-        ends = storage.next_obs[last], storage.terminations[last], storage.truncations[last]
-        return Transition(storage.obs[rows], storage.actions[rows], rewards, *ends), discounts
+        ends = self._next_obs(last), storage.terminations[last], storage.truncations[last]
+        return Transition(self._obs(rows), storage.actions[rows], rewards, *ends), discounts
+
+    def _draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        """Rows [B] that hold a transition."""
+        rows = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
+        if not self.frames:
+            return rows
+        return (self.cursor - self.size + rows) % self.capacity  # some of the oldest may have lost their frames
+
+    def _oldest(self, count: int) -> Tensor:
+        """The oldest rows that hold a transition, up to `count` of them."""
+        return (self.cursor - self.size + torch.arange(min(count, self.size), device=self.device)) % self.capacity
+
+    def _obs(self, rows: Tensor) -> Tensor:
+        return self.frames.obs(rows) if self.frames else self.storage.obs[rows]
+
+    def _next_obs(self, rows: Tensor) -> Tensor:
+        return self.frames.next_obs(rows) if self.frames else self.storage.next_obs[rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """Contents, cursor, size and stride."""
-        position = {"cursor": self.cursor, "size": self.size, "stride": self.stride}
-        return {"storage": self.storage._asdict(), **position}
+        """Contents, cursor and size."""
+        frames = self.frames.state_dict() if self.frames else {}
+        return {"storage": self.storage._asdict(), "frames": frames, "cursor": self.cursor, "size": self.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place what `state_dict` returned; {} empties the replay."""
         if state:
             _restore(self.storage, state["storage"])
-        self.cursor, self.size, self.stride = state.get("cursor", 0), state.get("size", 0), state.get("stride", 1)
+        if self.frames:
+            self.frames.load_state_dict(state.get("frames", {}))
+        self.cursor, self.size = state.get("cursor", 0), state.get("size", 0)
 
 
 def _restore(storage: Transition, saved: dict[str, Tensor]) -> None:

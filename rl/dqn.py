@@ -11,7 +11,6 @@ Actions are ε-greedy: ε falls linearly from `epsilon_start` to `epsilon_end`.
 """
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from rl.accelerate import Acceleration, Descent
 from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
-from rl.networks import mlp
+from rl.networks import q_network
 from rl.returns import polyak, td_target
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -46,7 +45,7 @@ class Config:
     epsilon_steps: int = 5_000  # environment steps over which it falls
     double: bool = False  # double Q-learning
     n_steps: int = 1  # rewards that a target adds up before it bootstraps
-    hidden_sizes: tuple[int, ...] = (128, 128)  # units of each hidden layer
+    hidden_sizes: tuple[int, ...] = (128, 128)  # units of each hidden layer; pictures go through a CNN instead
 
     def __post_init__(self) -> None:
         check_fields(
@@ -118,8 +117,7 @@ class DQN:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
-        inputs = math.prod(observation_space.shape or ())
-        self.network = mlp([inputs, *config.hidden_sizes, self.num_actions]).to(device)
+        self.network = q_network(observation_space, config.hidden_sizes, self.num_actions).to(device)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.descent = Descent(
             lambda batch: loss(self.network, self.target_network, batch, config.double),
@@ -130,7 +128,7 @@ class DQN:
             acceleration,
         )
         self.descents = {"Q": self.descent}
-        self.buffer = ReplayBuffer(config.buffer_size, observation_space, action_space, device)
+        self.buffer = ReplayBuffer(config.buffer_size, num_envs, observation_space, action_space, device)
 
     @property
     def epsilon(self) -> float:

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -22,16 +23,59 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Seque
     return nn.Sequential(*layers[:-1])
 
 
+def is_image(observation_space: gymnasium.Space[Any]) -> bool:
+    """Whether observations are pictures, bytes [channels, height, width]: these go through a `NatureCNN`."""
+    return observation_space.dtype == np.uint8 and len(observation_space.shape or ()) == 3
+
+
+class NatureCNN(nn.Module):
+    """The convolutions of Mnih et al. 2015 ("Human-level control through deep reinforcement learning"): 512 features.
+
+    Takes bytes [..., channels, height, width], height and width at least 36, and divides them by 255: they travel and
+    are stored as bytes. Returns [..., 512].
+    """
+
+    features = 512
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        channels, *size = shape
+        convolutions = nn.Sequential(
+            nn.Conv2d(channels, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        inputs = convolutions(torch.zeros(1, channels, *size)).shape[1]
+        self.layers = nn.Sequential(*convolutions, nn.Linear(inputs, self.features), nn.ReLU())
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Features [..., 512] of pictures [..., channels, height, width]."""
+        pictures = obs.reshape(-1, *obs.shape[-3:]).float() / 255
+        return self.layers(pictures).reshape(*obs.shape[:-3], self.features)
+
+
+def q_network(observation_space: gymnasium.Space[Any], hidden_sizes: Sequence[int], num_actions: int) -> nn.Sequential:
+    """Q(s, ·), [B, …] → [B, num_actions]: an `mlp` or, for pictures, the network of Mnih et al. 2015."""
+    shape = observation_space.shape or ()
+    if is_image(observation_space):
+        return nn.Sequential(NatureCNN(shape), nn.Linear(NatureCNN.features, num_actions))
+    return mlp([math.prod(shape), *hidden_sizes, num_actions])
+
+
 def orthogonal_(network: nn.Sequential, last_gain: float) -> nn.Sequential:
     """Initialise in place: orthogonal weights with gain √2, `last_gain` for the last layer, and zero biases.
 
     As PPO's reference implementation does (Huang et al. 2022, "The 37 Implementation Details of PPO", detail 2):
     `last_gain` 0.01 makes a policy start near uniform, 1 suits a value head.
     """
-    linears = [layer for layer in network if isinstance(layer, nn.Linear)]
-    for layer in linears:
-        nn.init.orthogonal_(layer.weight, last_gain if layer is linears[-1] else 2**0.5)
-        nn.init.zeros_(layer.bias)
+    layers = [layer for layer in network if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else 2**0.5)
+        nn.init.zeros_(cast(Tensor, layer.bias))
     return network
 
 
@@ -106,33 +150,49 @@ GAUSSIAN = Head(gaussian_sample, lambda parameters: parameters.chunk(2, dim=-1)[
 
 
 class ActorCritic(nn.Module):
-    """A policy network and a value network, apart from one another, with tanh and orthogonal initialisation.
+    """A policy network and a value network with tanh and orthogonal initialisation, apart from one another.
 
-    Discrete actions: the policy gives logits. Continuous ones, in ±1: it gives means, beside a standard deviation for
-    each dimension that does not depend on the state and starts at 1 (Huang et al. 2022, continuous details 1 to 3).
+    For pictures they are one linear layer each on the features of a `NatureCNN` that they share, as in PPO's reference
+    implementation. Discrete actions: the policy gives logits. Continuous ones, in ±1: it gives means, beside a standard
+    deviation for each dimension that does not depend on the state and starts at 1 (Huang et al. 2022, continuous
+    details 1 to 3).
     """
 
     def __init__(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], hidden_sizes: Sequence[int]
     ) -> None:
         super().__init__()
-        inputs = math.prod(observation_space.shape or ())
+        shape = observation_space.shape or ()
         if isinstance(action_space, spaces.Discrete):
             self.head, outputs, self.log_std = CATEGORICAL, int(action_space.n), None
         else:
             self.head, outputs = GAUSSIAN, math.prod(action_space.shape or ())
             self.log_std = nn.Parameter(torch.zeros(outputs))
-        self.actor = orthogonal_(mlp([inputs, *hidden_sizes, outputs], nn.Tanh), last_gain=0.01)
-        self.critic = orthogonal_(mlp([inputs, *hidden_sizes, 1], nn.Tanh), last_gain=1.0)
+        self.trunk: nn.Module = nn.Identity()
+        sizes = [math.prod(shape), *hidden_sizes]
+        if is_image(observation_space):
+            self.trunk = NatureCNN(shape)
+            orthogonal_(self.trunk.layers, last_gain=2**0.5)
+            sizes = [NatureCNN.features]
+        self.actor = orthogonal_(mlp([*sizes, outputs], nn.Tanh), last_gain=0.01)
+        self.critic = orthogonal_(mlp([*sizes, 1], nn.Tanh), last_gain=1.0)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """`policy` and `value` together: what they share is computed once."""
+        features = self.trunk(obs)
+        return self._head_parameters(features), self.critic(features).float().squeeze(-1)
 
     def policy(self, obs: Tensor) -> Tensor:
         """The parameters of π(·|s) for observations [..., size]: what the head's functions take."""
-        outputs = self.actor(obs).float()
-        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+        return self._head_parameters(self.trunk(obs))
 
     def value(self, obs: Tensor) -> Tensor:
         """V(s) of observations [..., size], [...]."""
-        return self.critic(obs).float().squeeze(-1)
+        return self.critic(self.trunk(obs)).float().squeeze(-1)
+
+    def _head_parameters(self, features: Tensor) -> Tensor:
+        outputs = self.actor(features).float()
+        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
 
 
 class TwinCritic(nn.Module):

@@ -42,7 +42,10 @@ class Config:
     value_coef: float = 0.5  # weight of the value loss
     entropy_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
-    hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer, policy and value network alike
+    hidden_sizes: tuple[int, ...] = (
+        64,
+        64,
+    )  # units of each hidden layer of policy and value network; pictures: a CNN
 
     def __post_init__(self) -> None:
         check_fields(
@@ -77,12 +80,13 @@ def loss(network: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, di
 
     `approx_kl` is E[(r − 1) − log r], which is never negative (Schulman 2020, "Approximating KL divergence", k3).
     """
-    head, parameters = network.head, network.policy(batch.obs)
+    head = network.head
+    parameters, values = network(batch.obs)
     log_ratio = head.log_prob(parameters, batch.actions) - batch.log_probs
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
     policy_loss = -torch.min(ratio * batch.advantages, clipped * batch.advantages).mean()
-    value_loss = 0.5 * (network.value(batch.obs) - batch.returns).square().mean()
+    value_loss = 0.5 * (values - batch.returns).square().mean()
     entropy = head.entropy(parameters).mean()
     total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     metrics = {
@@ -175,8 +179,8 @@ class PPO:
         """The rollout [T, N] flattened to [T·N], with the old policy's log-probabilities and the advantages."""
         rollout = self.buffer.storage
         with self.acceleration.autocast(self.device):
-            values, next_values = self.network.value(rollout.obs), self.network.value(rollout.next_obs)
-            parameters = self.network.policy(rollout.obs)
+            parameters, values = self.network(rollout.obs)
+            next_values = self.network.value(rollout.next_obs)
         log_probs = self.network.head.log_prob(parameters, rollout.actions)
         advantages = gae(
             rollout.rewards,

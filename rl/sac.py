@@ -114,6 +114,8 @@ class SAC:
     ) -> None:
         if not isinstance(action_space, spaces.Box):
             raise UsageError(f"SAC needs continuous actions, and this environment takes {action_space}: train ppo")
+        if len(observation_space.shape or ()) != 1:
+            raise UsageError(f"SAC learns from vectors, and this environment shows {observation_space}: train ppo")
         if config.buffer_size < num_envs:
             raise UsageError(f"--buffer-size {config.buffer_size}: must hold one step of all {num_envs} environments")
         acceleration.check_splits(config.batch_size, "--batch-size")
@@ -136,7 +138,7 @@ class SAC:
             "actor": self._descent(self._actor_loss, Batch, self.actor.named_parameters()),
             "temperature": self._descent(self._alpha_loss, PolicyEntropy, log_alpha),
         }
-        self.buffer = ReplayBuffer(config.buffer_size, observation_space, action_space, device)
+        self.buffer = ReplayBuffer(config.buffer_size, num_envs, observation_space, action_space, device)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:

@@ -26,7 +26,7 @@ def assert_whole(batch: Transition) -> None:
 
 @pytest.mark.parametrize(("capacity", "num_envs"), [(8, 4), (10, 3), (5, 5), (7, 1)])
 def test_the_replay_holds_exactly_the_last_transitions_however_it_wraps(capacity, num_envs):
-    buffer = ReplayBuffer(capacity, OBSERVATIONS, ACTIONS, "cpu")
+    buffer = ReplayBuffer(capacity, num_envs, OBSERVATIONS, ACTIONS, "cpu")
     added: list[int] = []
     for step in range(25):
         buffer.add(numbered(step * num_envs, num_envs))
@@ -38,7 +38,7 @@ def test_the_replay_holds_exactly_the_last_transitions_however_it_wraps(capacity
 
 
 def test_samples_are_whole_transitions_spread_evenly_over_what_is_held():
-    buffer = ReplayBuffer(50, OBSERVATIONS, ACTIONS, "cpu")
+    buffer = ReplayBuffer(50, 4, OBSERVATIONS, ACTIONS, "cpu")
     for step in range(7):
         buffer.add(numbered(step * 4, 4))
     batch = buffer.sample(28_000, torch.Generator().manual_seed(0))
@@ -62,7 +62,7 @@ def n_steps_ahead(history: list[Transition], t: int, n: int, n_steps: int, gamma
 @pytest.mark.parametrize(("capacity", "num_envs", "steps"), [(60, 3, 12), (60, 3, 47), (50, 3, 90), (17, 1, 40)])
 def test_n_step_samples_stop_at_ends_of_episodes_and_at_the_newest_step(capacity, num_envs, steps):
     generator = torch.Generator().manual_seed(steps)
-    buffer = ReplayBuffer(capacity, OBSERVATIONS, ACTIONS, "cpu")
+    buffer = ReplayBuffer(capacity, num_envs, OBSERVATIONS, ACTIONS, "cpu")
     history: list[Transition] = []
     for step in range(steps):
         ends = torch.rand(2, num_envs, generator=generator) < 0.1
@@ -83,7 +83,7 @@ def test_n_step_samples_stop_at_ends_of_episodes_and_at_the_newest_step(capacity
 
 
 def test_one_step_samples_are_the_stored_transitions():
-    buffer = ReplayBuffer(50, OBSERVATIONS, ACTIONS, "cpu")
+    buffer = ReplayBuffer(50, 4, OBSERVATIONS, ACTIONS, "cpu")
     for step in range(7):
         buffer.add(numbered(step * 4, 4))
     batch, discounts = buffer.sample_n_step(200, 1, 0.9, torch.Generator().manual_seed(0))
@@ -92,15 +92,15 @@ def test_one_step_samples_are_the_stored_transitions():
 
 
 def test_stored_types_are_as_small_as_documented():
-    storage = ReplayBuffer(2, OBSERVATIONS, ACTIONS, "cpu").storage
+    storage = ReplayBuffer(2, 1, OBSERVATIONS, ACTIONS, "cpu").storage
     types = [value.dtype for value in storage]
     assert types == [torch.float32, torch.int64, torch.float32, torch.float32, torch.bool, torch.bool]
-    continuous = ReplayBuffer(2, OBSERVATIONS, spaces.Box(-1, 1, (2,)), "cpu").storage
+    continuous = ReplayBuffer(2, 1, OBSERVATIONS, spaces.Box(-1, 1, (2,)), "cpu").storage
     assert (continuous.actions.dtype, continuous.actions.shape) == (torch.float32, (2, 2))
 
 
 def test_a_stored_transition_does_not_change_with_the_tensors_that_it_came_from():
-    buffer = ReplayBuffer(4, OBSERVATIONS, ACTIONS, "cpu")
+    buffer = ReplayBuffer(4, 2, OBSERVATIONS, ACTIONS, "cpu")
     transition = numbered(0, 2)
     buffer.add(transition)
     transition.obs.fill_(99)
@@ -120,7 +120,7 @@ def test_a_rollout_keeps_its_order_and_is_full_after_num_steps():
 
 def test_buffers_go_on_exactly_where_they_were_saved():
     for make in (
-        lambda: ReplayBuffer(5, OBSERVATIONS, ACTIONS, "cpu"),
+        lambda: ReplayBuffer(5, 2, OBSERVATIONS, ACTIONS, "cpu"),
         lambda: RolloutBuffer(4, 2, OBSERVATIONS, ACTIONS, "cpu"),
     ):
         one, other = make(), make()
@@ -135,4 +135,4 @@ def test_buffers_go_on_exactly_where_they_were_saved():
 
 def test_a_replay_that_cannot_fit_is_refused_before_it_is_allocated():
     with pytest.raises(RunError, match=r"--buffer-size 10000000000000: the replay needs .* GiB are free here: give a"):
-        ReplayBuffer(10**13, OBSERVATIONS, ACTIONS, "cpu")
+        ReplayBuffer(10**13, 1, OBSERVATIONS, ACTIONS, "cpu")

@@ -19,7 +19,7 @@ LAYERS = [
     {"evaluate", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
     {"buffers", "networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
-    {"agent", "memory"},
+    {"agent", "frames", "memory"},
     {"accelerate"},
     {"transition", "errors"},
 ]
