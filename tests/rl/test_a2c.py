@@ -1,3 +1,5 @@
+"""The loss by hand (pitfall 4.3: 18)."""
+
 import dataclasses
 
 import pytest

@@ -1,3 +1,5 @@
+"""One file, whole or refused (pitfall 4.3: 58)."""
+
 import os
 import random
 import subprocess

@@ -1,3 +1,5 @@
+"""Targets by hand, schedules by environment steps (pitfalls 4.1: 1; 4.3: 19 to 25)."""
+
 import pytest
 import torch
 from gymnasium import spaces
@@ -45,6 +47,13 @@ def test_the_loss_is_the_squared_distance_to_the_target_worked_out_by_hand(termi
     td_loss, metrics = loss(ONLINE, TARGET, batch(terminated, truncated), double)
     assert td_loss.item() == pytest.approx((2.0 - target) ** 2)
     assert metrics["q_value"].item() == 2.0
+
+
+def test_each_row_of_a_batch_has_its_own_target():
+    one, other = batch(False, False), batch(True, False)
+    both = Batch(*(torch.cat(pair) for pair in zip(one, other, strict=True)))
+    td_loss, _ = loss(ONLINE, TARGET, both, double=False)
+    assert td_loss.item() == pytest.approx(((2.0 - 5.0) ** 2 + (2.0 - 1.0) ** 2) / 2)
 
 
 def test_only_the_online_network_gets_a_gradient_and_only_for_the_action_taken():

@@ -1,3 +1,5 @@
+"""Where figures go (pitfall 4.3: 65)."""
+
 import csv
 
 import pytest

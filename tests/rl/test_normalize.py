@@ -1,3 +1,5 @@
+"""Statistics of observations and returns (pitfalls 4.1: 10, 13, 16; 4.3: 13, 14, 42)."""
+
 import copy
 
 import pytest

@@ -1,3 +1,5 @@
+"""The clipped objective by hand, and what surrounds it (pitfalls 4.1: 6, 7, 9; 4.3: 1, 4 to 9, 15)."""
+
 import dataclasses
 import math
 
@@ -49,6 +51,19 @@ def test_the_kl_estimate_and_the_value_loss_are_those_worked_out_by_hand(network
     value = network.value(one.obs).item()
     assert metrics["value_loss"].item() == pytest.approx(0.5 * (value - 3.0) ** 2, rel=1e-5)
     assert metrics["clip_fraction"].item() == 1.0
+
+
+def test_the_kl_estimate_is_the_exact_divergence_where_every_action_counts_as_often_as_it_is_drawn(network):
+    obs = torch.tensor([[0.3, -0.2], [0.3, -0.2]])
+    old, new = torch.tensor([0.5, 0.5]), network.actor(obs[:1]).softmax(-1)[0].detach()
+    data = Batch(obs, torch.tensor([0, 1]), old.log(), torch.zeros(2), torch.zeros(2))
+    _, metrics = loss(network, data, SMALL)
+    assert metrics["approx_kl"].item() == pytest.approx((old * (old / new).log()).sum().item(), abs=1e-7)
+
+
+def test_the_optimiser_is_that_of_the_reference_implementation():
+    (group,) = PPO(SMALL, OBSERVATIONS, ACTIONS, num_envs=2).descent.optimizer.param_groups
+    assert (group["eps"], SMALL.max_grad_norm) == (1e-5, 0.5)
 
 
 def test_the_total_weighs_its_three_terms(network):

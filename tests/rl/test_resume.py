@@ -1,4 +1,4 @@
-"""Training for 2N steps, and training until a kill -9 and resuming to 2N, are the same run bit for bit."""
+"""Training 2N steps, and training until a kill -9 and resuming to 2N, are one run bit for bit (pitfall 4.1: 12)."""
 
 import csv
 import functools

@@ -1,5 +1,9 @@
+"""Returns and targets by hand and by brute force (pitfalls 4.1: 5, 8; 4.3: 2, 3, 23)."""
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rl.returns import gae, polyak, td_target
 
@@ -56,13 +60,14 @@ def episode_advantages(rewards, values, bootstrap, gamma, gae_lambda):
     return [sum((gamma * gae_lambda) ** k * delta for k, delta in enumerate(deltas[t:])) for t in range(len(deltas))]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_gae_equals_brute_force_on_random_episode_layouts(seed):
-    generator = torch.Generator().manual_seed(seed)
-    steps, envs = 30, 4
+@settings(max_examples=60, deadline=None)
+@given(layout=st.lists(st.lists(st.sampled_from("..LT"), min_size=3, max_size=3), min_size=1, max_size=25))
+def test_gae_equals_brute_force_on_any_episode_layout(layout):
+    """`layout`: how each step of three environments ends: not (.), by a limit (L), by a termination (T)."""
+    generator = torch.Generator().manual_seed(len(layout))
+    steps, envs = len(layout), 3
     rewards, values, last = (torch.randn(steps, envs, generator=generator) for _ in range(3))
-    terminations = torch.rand(steps, envs, generator=generator) < 0.15
-    truncations = (torch.rand(steps, envs, generator=generator) < 0.15) & ~terminations
+    terminations, truncations = (torch.tensor([[end == kind for end in row] for row in layout]) for kind in "TL")
     ended = terminations | truncations
     next_values = torch.cat([values[1:], last[:1]])
     next_values = torch.where(ended, last, next_values)  # the value of the state that an episode ended in

@@ -1,3 +1,5 @@
+"""Soft targets by hand, and which gradient goes where (pitfalls 4.1: 18; 4.3: 31 to 36)."""
+
 import math
 
 import pytest
