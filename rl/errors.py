@@ -11,3 +11,7 @@ class RunError(RuntimeError):
     """What was asked for failed here: no such device, a folder that cannot be written, a broken file. Exit code 1."""
 
     exit_code = 1
+
+
+class NotFiniteError(RunError):
+    """A nan or an infinity where training cannot go on with one."""

@@ -2,7 +2,9 @@
 
 import csv
 import functools
+import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,9 +28,9 @@ FLAGS = {
 RUN = ["--seed", "5", "--checkpoint-interval", "700", "--eval-interval", "2000", "--log-interval", "500"]
 
 
-def start(run: Path, algorithm: str, steps: int, *flags: str) -> subprocess.Popen[bytes]:
+def start(run: Path, algorithm: str, steps: int, *flags: str, **options: bool) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "rl", "train", algorithm, "--run-dir", str(run), "--total-steps", str(steps)]
-    return subprocess.Popen([*command, *RUN, *FLAGS[algorithm].split(), *flags])
+    return subprocess.Popen([*command, *RUN, *FLAGS[algorithm].split(), *flags], **options)
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
@@ -81,8 +83,10 @@ def left_alone(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("backend", ["native", "sync"])
-@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "ppo", "sac"])
+@pytest.mark.parametrize(
+    ("algorithm", "backend"),
+    [*itertools.product(["a2c", "dqn", "ppo", "sac"], ["native", "sync"]), ("ppo", "async")],
+)
 def test_a_run_killed_and_resumed_equals_the_run_left_alone_bit_for_bit(tmp_path, left_alone, algorithm, backend):
     whole, killed = left_alone(algorithm, backend), tmp_path / "killed"
     process = start(killed, algorithm, 6000, "--backend", backend)
@@ -112,6 +116,18 @@ def test_a_signal_saves_the_run_which_then_resumes_as_if_nothing_had_happened(tm
     assert status(stopped)["state"] == "interrupted"
     assert status(stopped)["reason"] == number.name
     assert checkpoint.load(RunFolder(stopped).latest)["counters"]["step"] == status(stopped)["step"]
+    assert resume(stopped) == 0
+
+    assert_equal(checkpoint.load(RunFolder(whole).latest), checkpoint.load(RunFolder(stopped).latest))
+
+
+def test_a_signal_to_all_processes_saves_a_run_with_workers_too_as_docker_stop_may_send_it(tmp_path, left_alone):
+    whole, stopped = left_alone("ppo", "async"), tmp_path / "stopped"
+    process = start(stopped, "ppo", 6000, "--backend", "async", start_new_session=True)
+    wait_for_step(stopped, 700, process)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=20) == 143
+    assert status(stopped)["state"] == "interrupted"
     assert resume(stopped) == 0
 
     assert_equal(checkpoint.load(RunFolder(whole).latest), checkpoint.load(RunFolder(stopped).latest))
