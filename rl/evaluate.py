@@ -21,7 +21,7 @@ def evaluate(
     would favour short episodes. Training environments and random generators are left alone.
     """
     num_envs = min(episodes, 10)
-    eval_envs = envs.make(env_id, num_envs, seed, backend=backend, device=device)
+    eval_envs = envs.make(env_id, num_envs, seed, backend=backend, device=device, training=False)
     quotas = np.full(num_envs, episodes // num_envs)
     quotas[: episodes % num_envs] += 1
     played: list[Episode] = []

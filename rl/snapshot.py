@@ -9,6 +9,7 @@ import torch
 # What every instance has alike, made anew with the environment: descriptions, and windows that training never opens.
 _REBUILT = {"env", "spec", "_cached_spec", "metadata", "_metadata", "action_space", "observation_space"}
 _REBUILT |= {"_action_space", "_observation_space", "_reward_range", "_saved_kwargs", "screen", "clock", "surf"}
+_REBUILT_TYPES = {"MjModel", "MujocoRenderer"}
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -16,13 +17,14 @@ def snapshot(env: gymnasium.Env[Any, Any]) -> tuple[list[dict[str, Any]], str]:
     """Copy the attributes of `env` and of each of its wrappers, outermost first.
 
     Returns the layers and "" or, where an attribute is not plain data (numbers, strings, arrays, containers of these, a
-    NumPy generator), a sentence that names the first such attribute: then the environment cannot be saved.
+    NumPy generator, MuJoCo's MjData), a sentence that names the first such attribute: then the environment cannot be
+    saved.
     """
     layers = []
     for layer in _layers(env):
         saved = {}
         for name, value in vars(layer).items():
-            if name in _REBUILT:
+            if name in _REBUILT or type(value).__name__ in _REBUILT_TYPES:
                 continue
             try:
                 saved[name] = _encode(value)
@@ -37,7 +39,10 @@ def restore(env: gymnasium.Env[Any, Any], layers: list[dict[str, Any]]) -> None:
     """Put back what `snapshot` copied into an environment made in the same way."""
     for layer, saved in zip(_layers(env), layers, strict=True):
         for name, value in saved.items():
-            setattr(layer, name, _decode(value))
+            if isinstance(value, tuple) and value[0] == "mujoco":
+                _fill(getattr(layer, name), value[1])
+            else:
+                setattr(layer, name, _decode(value))
 
 
 def _layers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Env[Any, Any]]:
@@ -58,11 +63,25 @@ def _encode(value: Any) -> Any:  # noqa: ANN401 - the types are what this functi
         return ("scalar", str(value.dtype), value.item())
     if isinstance(value, np.random.Generator) and isinstance(value.bit_generator, np.random.PCG64):
         return ("generator", value.bit_generator.state)
+    if type(value).__name__ == "MjData":
+        arrays = {name: getattr(value, name) for name in dir(value) if name[0] != "_"}
+        arrays = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        return ("mujoco", {"time": value.time} | {name: _encode(array) for name, array in arrays.items()})
     if type(value) in (list, tuple):
         return (type(value).__name__, [_encode(item) for item in value])
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return ("dict", {key: _encode(item) for key, item in value.items()})
     raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def _fill(data: Any, saved: dict[str, Any]) -> None:  # noqa: ANN401 - an MjData
+    """Put the saved arrays back, derived ones too: mj_getState alone would leave positions of bodies to be computed,
+    while MuJoCo lets them lag a substep behind, and Ant's reward reads them. Contacts are found anew in each step.
+    """
+    data.time = saved["time"]
+    for name, value in saved.items():
+        if name != "time" and getattr(data, name).shape == value[1].shape:
+            getattr(data, name)[...] = value[1].numpy()
 
 
 def _decode(value: Any) -> Any:  # noqa: ANN401

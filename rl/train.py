@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from rl import a2c, a3c, checkpoint, dqn, envs, ppo, sac
+from rl.a3c_workers import Workers
 from rl.agent import Agent
 from rl.errors import UsageError
 from rl.loop import Loop, OnEpisode, Result
 from rl.normalize import Normalized
 from rl.run_config import RunConfig, choose_device
 from rl.run_folder import RunFolder, default_runs_folder, read_config, read_status
-from rl.workers import Workers
 
 ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
     "dqn": (dqn.Config, dqn.DQN),

@@ -87,6 +87,7 @@ def wait_until(condition, process: RlProcess | None = None, seconds: float = 60)
 
 
 def _main(arguments, cwd, environment, ignored_signals, new_session, files) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # rl's own workers, started before, leave the fork server with one
     if new_session:
         os.setsid()
     if cwd:

@@ -15,11 +15,11 @@ from rl_process import RlProcess, wait_until
 
 from rl import a2c, a3c, checkpoint
 from rl.a3c import A3C, AWAY, Config, Shared
+from rl.a3c_workers import Workers
 from rl.errors import RunError, UsageError
 from rl.run_config import RunConfig
 from rl.train import build, load_agent, resume, train
 from rl.transition import Transition
-from rl.workers import Workers
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
 SMALL = Config(num_steps=2, hidden_sizes=(8,), num_workers=2, max_lag=4)

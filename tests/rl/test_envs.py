@@ -1,80 +1,81 @@
-"""Every backend gives the same transitions as the plainest loop over one environment."""
+"""Every backend gives the same transitions as the plainest loop over single environments.
+
+Pitfalls 41 (autoreset rows), 46 (lengths), 47 (aliased last observations), 48 (seeds), 49 (bounds) and 50 (ragged
+infos). 44 and 45 are in test_ale.py; 60, 61 and 63 in test_workers.py.
+"""
+
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from scripted_envs import Pixels, Scripted
 
 from rl import envs
-from rl.envs import SyncEnvs
-from rl.errors import UsageError
+from rl.envs.contract import check_finite, episode_seeds
+from rl.errors import NotFiniteError, RunError, UsageError
+
+NUM_ENVS, STEPS, SEED = 3, 60, 4
 
 
-class Scripted(gymnasium.Env):
-    """Its observation tells environment, episode and step; episodes last 2, 3, 4 steps in turn and end by turns."""
+@pytest.fixture
+def make():
+    """`envs.make`, closed at the end."""
+    made = []
 
-    observation_space = spaces.Box(0, 1000, (3,))
-    action_space = spaces.Discrete(5)
+    def make_one(*arguments, **options):
+        made.append(envs.make(*arguments, **options))
+        return made[-1]
 
-    def __init__(self, number: int) -> None:
-        self.number, self.episode, self.count = number, -1, 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.episode, self.count = self.episode + 1, 0
-        return self._obs(), {}
-
-    def step(self, action):
-        self.count += 1
-        ended = self.count == 2 + (self.number + self.episode) % 3
-        terminated = ended and self.episode % 2 == 0
-        return self._obs(), float(action), terminated, ended and not terminated, {}
-
-    def _obs(self):
-        return np.array([self.number, self.episode, self.count], dtype=np.float32)
-
-
-NUM_ENVS, STEPS = 3, 40
+    yield make_one
+    for vector in made:
+        vector.close()
 
 
 def actions_of(step: int) -> torch.Tensor:
     return torch.tensor([(step + i) % 5 for i in range(NUM_ENVS)])
 
 
-def brute_force() -> list[tuple]:
+def rows(transition) -> list[tuple]:
+    obs, actions, rewards, next_obs, terminations, truncations = (value.tolist() for value in transition)
+    ends = terminations, truncations
+    return list(zip(map(tuple, obs), actions, rewards, map(tuple, next_obs), *ends, strict=True))
+
+
+def one_after_another() -> list[tuple]:
     transitions = []
-    for number in range(NUM_ENVS):
-        env = Scripted(number)
-        obs, _ = env.reset()
+    for i, seed in enumerate(episode_seeds(SEED, 0, NUM_ENVS)):
+        env = gymnasium.make("Scripted-v0")
+        obs = tuple(env.reset(seed=seed)[0].tolist())
         for step in range(STEPS):
-            action = int(actions_of(step)[number])
+            action = int(actions_of(step)[i])
             next_obs, reward, terminated, truncated, _ = env.step(action)
-            transitions.append((tuple(obs), action, reward, tuple(next_obs), terminated, truncated))
-            obs = env.reset()[0] if terminated or truncated else next_obs
+            next_obs = tuple(next_obs.tolist())
+            transitions.append((obs, action, reward, next_obs, terminated, truncated and not terminated))
+            obs = tuple(env.reset()[0].tolist()) if terminated or truncated else next_obs
     return sorted(transitions)
 
 
-def scripted(mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncEnvs:
-    makers = [lambda number=number: Scripted(number) for number in range(NUM_ENVS)]
-    return SyncEnvs(SyncVectorEnv(makers, autoreset_mode=mode), seed=0, device="cpu")
+GYMNASIUM = pytest.mark.parametrize("backend", ["sync", "async"])
 
 
-def test_transitions_are_those_of_one_environment_after_another():
-    vector = scripted()
+@GYMNASIUM
+def test_transitions_are_those_of_one_environment_after_another_pitfalls_41_47_48_50(make, backend):
+    vector = make("scripted_envs:Scripted-v0", NUM_ENVS, SEED, backend=backend)
     steps = [vector.step(actions_of(step)) for step in range(STEPS)]  # read only at the end: nothing may be overwritten
-    seen = [tuple(zip(*(value.tolist() for value in transition), strict=True)) for transition in steps]
-    transitions = [
-        (tuple(obs), action, reward, tuple(next_obs), terminated, truncated)
-        for rows in seen
-        for obs, action, reward, next_obs, terminated, truncated in rows
-    ]
-    assert sorted(transitions) == brute_force()
+    seen = sorted(row for transition in steps for row in rows(transition))
+    assert seen == one_after_another()
+    assert {(terminated, truncated) for *_, terminated, truncated in seen} == {(0, 0), (0, 1), (1, 0)}
+    assert any((t.terminations | t.truncations).tolist() in ([1, 0, 0], [0, 1, 0], [0, 0, 1]) for t in steps)  # mixed
 
 
-def test_episodes_are_counted_with_their_returns_and_lengths():
-    vector = scripted()
+@GYMNASIUM
+def test_episodes_are_counted_with_their_returns_and_lengths_pitfall_46(make, backend):
+    vector = make("scripted_envs:Scripted-v0", NUM_ENVS, SEED, backend=backend)
     returns = np.zeros(NUM_ENVS)
     expected = []
     for step in range(STEPS):
@@ -85,44 +86,64 @@ def test_episodes_are_counted_with_their_returns_and_lengths():
                 expected.append((returns[i], int(transition.next_obs[i, 2])))
                 returns[i] = 0
     assert vector.take_episodes() == expected
+    assert {length for _, length in expected} == {1, 2, 3, 4, 5, 6}
     assert vector.take_episodes() == []
 
 
-def test_a_step_that_ends_both_ways_is_a_termination_alone():
-    class Both(Scripted):
-        def step(self, action):
-            return self._obs(), 1.0, True, True, {}
-
-    vector = SyncEnvs(SyncVectorEnv([lambda: Both(0)], autoreset_mode=AutoresetMode.SAME_STEP), seed=0, device="cpu")
-    transition = vector.step(torch.tensor([0]))
-    assert transition.terminations.tolist() == [True]
-    assert transition.truncations.tolist() == [False]
-
-
-def test_another_autoreset_mode_is_refused_with_the_argument_to_give():
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_another_autoreset_mode_is_refused_with_the_argument_to_give_pitfall_41(mode, kind):
+    ready_made = kind([Scripted], autoreset_mode=mode)
     with pytest.raises(UsageError, match=r"autoreset_mode=AutoresetMode\.SAME_STEP"):
-        scripted(AutoresetMode.NEXT_STEP)
+        envs.GymnasiumEnvs(ready_made, seed=0, device="cpu")
+    ready_made.close()
+
+
+def test_a_ready_made_vector_environment_is_taken_and_says_that_it_cannot_be_saved():
+    ready_made = SyncVectorEnv([Scripted], autoreset_mode=AutoresetMode.SAME_STEP)
+    vector = envs.GymnasiumEnvs(ready_made, seed=0, device="cpu")
+    assert "rl.envs.vectorize" in vector.unsaved
+    assert vector.step(torch.tensor([1])).next_obs[0, 2] == 1
+
+
+def of(env_class: type) -> envs.GymnasiumEnvs:
+    return envs.GymnasiumEnvs(envs.vectorize([env_class], processes=False), seed=0, device="cpu")
 
 
 @pytest.mark.parametrize(
-    ("name", "space"),
+    ("name", "space", "message"),
     [
-        ("observation_space", spaces.Dict(a=spaces.Discrete(2))),
-        ("observation_space", spaces.Box(0, 1, (4, 4))),
-        ("observation_space", spaces.Tuple([spaces.Discrete(2)])),
-        ("action_space", spaces.MultiDiscrete([2, 2])),
-        ("action_space", spaces.Dict(a=spaces.Discrete(2))),
+        ("observation_space", spaces.Dict(a=spaces.Discrete(2)), "wrap the environment"),
+        ("observation_space", spaces.Tuple([spaces.Discrete(2)]), "wrap the environment"),
+        ("observation_space", spaces.Box(0, 1, (4, 4)), "FlattenObservation"),
+        ("observation_space", spaces.Box(0, 255, (3, 35, 84), np.uint8), "36 x 36 or more"),
+        ("observation_space", spaces.Box(0, 1, (3, 84, 84), np.float32), "uint8 images"),
+        ("observation_space", spaces.Box(0, 255, (84, 84, 3), np.uint8), r"channels last: .* numpy\.moveaxis"),
+        ("action_space", spaces.MultiDiscrete([2, 2]), "wrap the environment"),
+        ("action_space", spaces.Dict(a=spaces.Discrete(2)), "wrap the environment"),
+        ("action_space", spaces.Box(-np.inf, np.inf, (1,)), "finite low and high"),  # pitfall 49
     ],
     ids=str,
 )
-def test_a_space_that_no_agent_takes_is_refused_with_the_way_round(name, space):
+def test_a_space_that_no_agent_takes_is_refused_with_the_way_round(name, space, message):
     class Odd(Scripted):
         def __init__(self):
-            super().__init__(0)
+            super().__init__()
             setattr(self, name, space)
 
-    with pytest.raises(UsageError, match="wrap the environment"):
-        SyncEnvs(SyncVectorEnv([Odd], autoreset_mode=AutoresetMode.SAME_STEP), seed=0, device="cpu")
+    with pytest.raises(UsageError, match=message):
+        of(Odd)
+
+
+@GYMNASIUM
+def test_images_stay_uint8_and_hold_the_true_successor(make, backend):
+    vector = make("scripted_envs:Pixels-v0", NUM_ENVS, SEED, backend=backend)
+    assert vector.obs.dtype == torch.uint8
+    assert vector.obs.shape == (NUM_ENVS, *Pixels.observation_space.shape)
+    for step in range(20):
+        transition = vector.step(actions_of(step))
+        assert transition.next_obs.dtype == torch.uint8
+        assert torch.equal(transition.next_obs, transition.obs + 1)
 
 
 def run(vector: envs.Envs, steps: int) -> list[torch.Tensor]:
@@ -132,19 +153,24 @@ def run(vector: envs.Envs, steps: int) -> list[torch.Tensor]:
     return seen
 
 
-BACKENDS = ["native", "sync"]
+BACKENDS = pytest.mark.parametrize("backend", ["native", "sync", "async"])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(backend):
-    one, same, other = (run(envs.make("CartPole-v1", 3, seed, backend=backend), 100) for seed in (1, 1, 2))
+@BACKENDS
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(make, backend):
+    one, same, other = (run(make("CartPole-v1", 3, seed, backend=backend), 100) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_environments_of_one_vector_differ_and_so_do_their_episodes(backend):
-    vector = envs.make("CartPole-v1", 4, seed=0, backend=backend)
+def test_processes_change_nothing(make):
+    sync, in_processes = (run(make("CartPole-v1", 3, 1, backend=backend), 100) for backend in ("sync", "async"))
+    assert all(torch.equal(a, b) for a, b in zip(sync, in_processes, strict=True))
+
+
+@BACKENDS
+def test_environments_of_one_vector_differ_and_so_do_their_episodes_pitfall_48(make, backend):
+    vector = make("CartPole-v1", 4, seed=0, backend=backend)
     firsts = {tuple(row) for row in vector.obs.tolist()}
     for _ in range(300):
         transition = vector.step(torch.ones(4, dtype=torch.int64))
@@ -153,26 +179,30 @@ def test_environments_of_one_vector_differ_and_so_do_their_episodes(backend):
     assert len(firsts) == 4 + len(vector.take_episodes())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_restored_vector_goes_on_exactly(backend):
-    one = envs.make("CartPole-v1", 3, seed=1, backend=backend)
+@BACKENDS
+def test_a_restored_vector_goes_on_exactly(make, backend):
+    one = make("CartPole-v1", 3, seed=1, backend=backend)
     run(one, 57)
     one.take_episodes()
-    other = envs.make("CartPole-v1", 3, seed=99, backend=backend)
+    other = make("CartPole-v1", 3, seed=99, backend=backend)
     other.load_state_dict(one.state_dict())
     assert torch.equal(one.obs, other.obs)
     assert all(torch.equal(a, b) for a, b in zip(run(one, 100), run(other, 100), strict=True))
     assert one.take_episodes() == other.take_episodes() != []
 
 
-def test_an_environment_that_cannot_be_saved_says_why_and_starts_new_episodes_after_each_resume():
+@pytest.mark.parametrize("processes", [False, True])
+def test_an_environment_that_cannot_be_saved_says_why_and_starts_new_episodes_after_each_resume(processes):
     class Simulator(gymnasium.envs.classic_control.CartPoleEnv):
         def __init__(self):
             super().__init__()
-            self.engine = object()
+            self.engine = range(3)
 
-    def make() -> SyncEnvs:
-        return SyncEnvs(SyncVectorEnv([Simulator] * 2, autoreset_mode=AutoresetMode.SAME_STEP), seed=3, device="cpu")
+    made = []
+
+    def make() -> envs.GymnasiumEnvs:
+        made.append(envs.GymnasiumEnvs(envs.vectorize([Simulator] * 2, processes=processes), seed=3, device="cpu"))
+        return made[-1]
 
     first = make()
     assert "Simulator.engine" in first.unsaved
@@ -184,18 +214,73 @@ def test_an_environment_that_cannot_be_saved_says_why_and_starts_new_episodes_af
     again = make()
     again.load_state_dict(first.state_dict())
     assert torch.equal(again.obs, second.obs)  # and which ones are played is no matter of chance
+    for vector in made:
+        vector.close()
 
 
-def test_native_and_gymnasiums_cartpole_step_alike():
-    native, sync = (envs.make("CartPole-v1", 3, seed=1, backend=backend) for backend in BACKENDS)
-    for step in range(600):
-        for i, env in enumerate(sync.envs.envs):  # resets are drawn apart, so the states are made equal before a step
-            env.unwrapped.state = native.state[:, i].copy()
-        sync.obs = native.obs
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCar-v0"])  # one terminates, the other meets its time limit
+def test_a_native_environment_gives_the_transitions_of_single_gymnasium_environments_from_the_same_states(env_id):
+    vector = envs.make(env_id, NUM_ENVS, seed=1, backend="native")
+    singles = [gymnasium.make(env_id) for _ in range(NUM_ENVS)]
+    for env in singles:
+        env.reset()
+    ends = 0
+    for step in range(450):
         actions = torch.tensor([step // 5 % 2, step % 2, 1])
-        sync_transition, native_transition = sync.step(actions), native.step(actions)
-        assert all(torch.equal(a, b) for a, b in zip(sync_transition, native_transition, strict=True))
-    assert native.take_episodes() == sync.take_episodes()
+        expected = []
+        for i, env in enumerate(singles):
+            env.unwrapped.state = vector.state[:, i].copy()  # resets are drawn apart
+            obs = tuple(vector.obs[i].tolist())
+            next_obs, reward, terminated, truncated, _ = env.step(int(actions[i]))
+            expected.append((obs, int(actions[i]), reward, tuple(next_obs.tolist()), terminated, truncated))
+            if terminated or truncated:
+                env.reset()
+                ends += 1
+        assert rows(vector.step(actions)) == expected
+    assert len(vector.take_episodes()) == ends > 3
+
+
+@GYMNASIUM
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [(3, r"environment 1 gave observation\[1\] = nan after action 3"), (4, "environment 1 gave reward = inf")],
+)
+def test_nan_and_inf_are_errors_that_name_environment_and_element(make, backend, action, message):
+    vector = make("scripted_envs:Troubled-v0", NUM_ENVS, SEED, backend=backend)
+    with pytest.raises(NotFiniteError, match=message):
+        vector.step(torch.tensor([0, action, 0]))
+
+
+def test_nan_of_a_native_environment_is_an_error_that_tells_the_action():
+    vector = envs.make("Pendulum-v1", 2, seed=0)
+    with pytest.raises(NotFiniteError, match=r"environment 1 gave observation\[0\] = nan after action \[nan\]"):
+        vector.step(torch.tensor([[0.0], [float("nan")]]))
+
+
+def test_nan_in_the_last_observation_of_an_episode_is_an_error_too():
+    class Ends(Scripted):
+        def step(self, action):
+            return np.array([0, np.inf, 0], dtype=np.float32), 0.0, True, False, {}
+
+    with pytest.raises(NotFiniteError, match=r"observation\[1\] = inf"):
+        of(Ends).step(torch.tensor([0]))
+
+
+def test_nan_in_the_first_observation_of_an_episode_is_an_error_too():
+    class Starts(Scripted):
+        def step(self, action):
+            obs, *_ = super().step(action)
+            return obs, 0.0, True, False, {}
+
+        def _obs(self):
+            return np.array([np.nan if self.episode else 0, 0, 0], dtype=np.float32)
+
+    with pytest.raises(NotFiniteError, match=r"observation\[0\] = nan"):
+        of(Starts).step(torch.tensor([0]))
+
+
+def test_large_finite_numbers_are_no_error():
+    check_finite(np.full((2, 2), 3e38, dtype=np.float32), np.full(2, 1e308), torch.zeros(2))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +290,6 @@ def test_native_and_gymnasiums_cartpole_step_alike():
         (("CartPole-v9", 1), "v9"),
         (("no_such_module:X-v0", 1), "no_such_module"),
         (("two words", 1), "Malformed"),
-        (("LunarLander-v3", 1), r"gymnasium\[box2d\]"),
         (("CartPole-v1", 0), "--num-envs 0"),
     ],
     ids=str,
@@ -216,14 +300,44 @@ def test_what_cannot_be_made_gives_one_line(arguments, message):
     assert "\n" not in str(raised.value)
 
 
-def test_the_native_backend_is_refused_where_there_is_none():
-    with pytest.raises(UsageError, match="use --backend sync"):
-        envs.make("Blackjack-v1", 1, seed=0, backend="native")
+@pytest.mark.parametrize(
+    ("env_id", "backend", "message"),
+    [
+        ("Blackjack-v1", "native", "use --backend sync"),
+        ("CartPole-v1", "ale", "ALE/Name-v5"),
+        ("ALE/Pong-v5", "sync", "--backend ale"),
+        ("CartPole-v1", "threads", "choose one of auto"),
+    ],
+)
+def test_a_backend_that_does_not_fit_is_refused_with_what_does(env_id, backend, message):
+    with pytest.raises(UsageError, match=message):
+        envs.make(env_id, 1, seed=0, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_continuous_actions_go_from_plus_minus_1_to_the_box_and_are_clipped_there_only(backend):
-    vector = envs.make("Pendulum-v1", 3, seed=0, backend=backend)
+def test_where_a_package_is_missing_one_line_names_the_command():
+    code = """
+import sys
+from rl.__main__ import main
+for package in ("ale_py", "mujoco", "Box2D"):
+    sys.modules[package] = None  # Python's own way of saying that there is none
+for env_id in ("ALE/Pong-v5", "HalfCheetah-v5", "LunarLander-v3"):
+    sys.argv = ["rl", "train", "ppo", "--env-id", env_id]
+    try:
+        main()
+    except SystemExit as end:
+        print(end.code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == 3 * [str(RunError.exit_code)]
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    for line, extra in zip(lines, ("atari", "mujoco", "box2d"), strict=True):
+        assert line.endswith(f"pip install 'pytorch-cuda-rl[{extra}]'")
+
+
+@BACKENDS
+def test_continuous_actions_go_from_plus_minus_1_to_the_box_and_are_clipped_there_only(make, backend):
+    vector = make("Pendulum-v1", 3, seed=0, backend=backend)
     actions = torch.tensor([[0.5], [-1.0], [7.0]])
     rewards_of_torque = [1.0, 2.0, 2.0]  # N·m: ±1 is ±2
     obs = vector.obs.double()
@@ -234,9 +348,17 @@ def test_continuous_actions_go_from_plus_minus_1_to_the_box_and_are_clipped_ther
     torch.testing.assert_close(transition.rewards.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_unbounded_actions_are_refused_with_what_to_give():
-    class Unbounded(Scripted):
-        action_space = spaces.Box(-np.inf, np.inf, (1,))
-
-    with pytest.raises(UsageError, match="finite low and high"):
-        SyncEnvs(SyncVectorEnv([lambda: Unbounded(0)], autoreset_mode=AutoresetMode.SAME_STEP), seed=0, device="cpu")
+@GYMNASIUM
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Ant-v5"])
+def test_mujoco_is_restored_exactly(make, backend, env_id):
+    pytest.importorskip("mujoco", reason="the extra mujoco is not installed")
+    one = make(env_id, 2, seed=1, backend=backend)
+    generator = torch.Generator().manual_seed(0)
+    actions = torch.rand(40, 2, *one.action_space.shape, generator=generator) * 2 - 1
+    for action in actions[:15]:
+        one.step(action)
+    other = make(env_id, 2, seed=99, backend=backend)
+    other.load_state_dict(one.state_dict())
+    assert one.unsaved == ""
+    for action in actions[15:]:
+        assert all(torch.equal(a, b) for a, b in zip(one.step(action), other.step(action), strict=True))

@@ -2,7 +2,9 @@
 
 import csv
 import functools
+import itertools
 import json
+import os
 import random
 import signal
 import time
@@ -82,8 +84,10 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert status(one)["state"] == status(other)["state"] == "finished"
 
 
-@pytest.mark.parametrize("backend", ["native", "sync"])
-@pytest.mark.parametrize("algorithm", ["a2c", "dqn", "ppo", "sac"])
+@pytest.mark.parametrize(
+    ("algorithm", "backend"),
+    [*itertools.product(["a2c", "dqn", "ppo", "sac"], ["native", "sync"]), ("ppo", "async")],
+)
 def test_a_run_killed_and_resumed_equals_the_run_left_alone_bit_for_bit(tmp_path, left_alone, algorithm, backend):
     (whole, _), killed = left_alone(algorithm, backend), tmp_path / "killed"
     process = start(killed, algorithm, STEPS, "--backend", backend)
@@ -164,6 +168,17 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, left_alo
     (killed / "status.json").write_text('{"state": "running", "step": 0}')
     assert rl("resume", killed).returncode == 0
     assert_same_run(whole, killed)
+
+
+def test_a_signal_to_all_processes_saves_a_run_with_workers_too_as_docker_stop_may_send_it(tmp_path, left_alone):
+    (whole, _), stopped = left_alone("ppo", "async"), tmp_path / "stopped"
+    process = start(stopped, "ppo", STEPS, "--backend", "async", new_session=True)
+    wait_for_step(stopped, 600, process)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait() == 143
+    assert status(stopped)["state"] == "interrupted"
+    assert rl("resume", stopped).returncode == 0
+    assert_same_run(whole, stopped)
 
 
 def test_a_hangup_is_ignored_where_it_was_ignored_before_as_under_nohup(tmp_path):

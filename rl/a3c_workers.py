@@ -12,6 +12,7 @@ from torch.multiprocessing import get_context
 
 from rl import a3c, envs
 from rl.envs import Episode
+from rl.envs.workers import start_fork_server
 from rl.errors import RunError
 from rl.run_config import RunConfig
 from rl.transition import Transition
@@ -39,8 +40,8 @@ class Workers:
         self.unsaved = own.unsaved or others
         self.restarts = 0
         self.processes: list[Any] = []
+        start_fork_server(__name__, "torch._dynamo")  # torch.optim imports the latter
         context = get_context("forkserver")
-        context.set_forkserver_preload(["rl.workers", "torch._dynamo"])  # what every worker would import
         self.episodes = context.SimpleQueue()
         self.stop = context.Event()
         self.context = context

@@ -1,0 +1,81 @@
+"""Vector environments behind one contract: `obs`, `step(actions) -> Transition`, `take_episodes()`, and exact state.
+
+The only place that reads gymnasium's `infos` or knows of autoreset modes.
+"""
+
+import functools
+import importlib
+
+import gymnasium
+
+from rl.envs.contract import Envs, Episode
+from rl.envs.gymnasium_envs import GymnasiumEnvs, vectorize
+from rl.envs.native import NativeEnvs
+from rl.errors import RunError, UsageError
+from rl.native_envs import NATIVE
+
+__all__ = ["BACKENDS", "Envs", "Episode", "GymnasiumEnvs", "NativeEnvs", "make", "vectorize"]
+
+BACKENDS = ("auto", "native", "sync", "async", "ale")
+EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d"}  # gymnasium's package: extra of ours
+
+
+def make(
+    env_id: str, num_envs: int, seed: int, *, backend: str = "auto", device: str = "cpu", training: bool = True
+) -> Envs:
+    """Make `num_envs` environments, seeded apart from one another by `seed`.
+
+    `env_id` is a registered id, or `module:Name-v0` where importing the module registers it. `backend`: `native` steps
+    a batch of NumPy arrays (native_envs.py), `sync` gymnasium environments in turn, `async` each of them in a process
+    of its own (worth it where a step takes longer than about 100 µs), `ale` Atari games in threads; `auto` takes ale
+    for ALE/ ids, else native where there is one, else sync. Without `training`, Atari games neither cut rewards to
+    their sign nor end with the loss of a life.
+
+    Raises UsageError for an unknown id or backend and for spaces that no agent here can use, RunError where a package
+    is missing.
+    """
+    if num_envs < 1:
+        raise UsageError(f"--num-envs {num_envs}: at least 1 environment is needed")
+    if backend not in BACKENDS:
+        raise UsageError(f"--backend {backend}: choose one of {', '.join(BACKENDS)}")
+    if env_id.startswith("ALE/") != (backend == "ale") and backend != "auto":
+        raise UsageError(f"--backend {backend} --env-id {env_id}: Atari games are ALE/Name-v5 and need --backend ale")
+    if env_id.startswith("ALE/"):
+        return _make_ale(env_id, num_envs, seed, device, training)
+    if backend == "native" and env_id not in NATIVE:
+        raise UsageError(f"--backend native knows {', '.join(NATIVE)}, not {env_id}: use --backend sync")
+    if backend in ("auto", "native") and env_id in NATIVE:
+        return NativeEnvs(NATIVE[env_id](), num_envs, seed, device)
+    module, _, name = env_id.rpartition(":")
+    spec = None
+    try:
+        if module:
+            importlib.import_module(module)
+        spec = gymnasium.spec(name)
+        envs = vectorize([functools.partial(gymnasium.make, spec)] * num_envs, processes=backend == "async")
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        for package, extra in EXTRAS.items():
+            if (
+                spec
+                and str(spec.entry_point).startswith(package)
+                and not isinstance(error, gymnasium.error.UnregisteredEnv)
+            ):
+                raise _missing(env_id, extra) from error
+        raise UsageError(f"--env-id {env_id}: {error}".splitlines()[0]) from error
+    return GymnasiumEnvs(envs, seed, device)
+
+
+def _make_ale(env_id: str, num_envs: int, seed: int, device: str, training: bool) -> Envs:
+    try:
+        from rl.envs.ale import AleEnvs  # imports ale_py, which registers its games
+    except ImportError as error:
+        raise _missing(env_id, "atari") from error
+    try:
+        game = gymnasium.spec(env_id).kwargs["game"]
+    except gymnasium.error.Error as error:
+        raise UsageError(f"--env-id {env_id}: {error}".splitlines()[0]) from error
+    return AleEnvs(game, num_envs, seed, device, training=training)
+
+
+def _missing(env_id: str, extra: str) -> RunError:
+    return RunError(f"--env-id {env_id}: a package is missing here: pip install 'pytorch-cuda-rl[{extra}]'")

@@ -1,0 +1,162 @@
+"""Gymnasium environments in a vector environment: stepped in turn, or each in a process of its own."""
+
+import functools
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from rl.envs.contract import (
+    ActionScale,
+    Episode,
+    EpisodeCounter,
+    check_actions,
+    check_finite,
+    episode_seeds,
+    observation_dtype,
+    transition,
+)
+from rl.envs.workers import Workers
+from rl.errors import UsageError
+from rl.snapshot import restore, snapshot
+from rl.transition import Transition
+
+AnyVectorEnv = SyncVectorEnv | AsyncVectorEnv[Any, Any]
+
+
+class Saveable(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Gives an environment's exact state as an attribute, so that it can be read and set in a worker process too."""
+
+    @property
+    def saved(self) -> bytes:
+        """What `snapshot` returns, as bytes: tensors sent through a pipe would cross in shared memory instead."""
+        return _dump(snapshot(self.env))
+
+    @saved.setter
+    def saved(self, content: bytes) -> None:
+        restore(self.env, _load(content)[0])
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
+        """Copies the last observation: an environment may hand out its own buffer, which the reset that follows fills
+        anew (gymnasium #1132).
+        """
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if terminated or truncated:
+            obs = np.array(obs)
+        return obs, reward, terminated, truncated, info
+
+
+def vectorize(makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]], *, processes: bool) -> AnyVectorEnv:
+    """The environments that `makers` make, in this process or each in one of its own, ready for GymnasiumEnvs."""
+    saveable = [functools.partial(_make_saveable, make) for make in makers]
+    if processes:
+        return Workers(saveable)
+    return SyncVectorEnv(saveable, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
+
+
+def _make_saveable(make: Callable[[], gymnasium.Env[Any, Any]]) -> Saveable:
+    return Saveable(make())
+
+
+def _dump(saved: tuple[list[dict[str, Any]], str]) -> bytes:
+    torch.save(saved, file := io.BytesIO())
+    return file.getvalue()
+
+
+def _load(content: bytes) -> tuple[list[dict[str, Any]], str]:
+    return torch.load(io.BytesIO(content), weights_only=True)
+
+
+def _are_saveable(envs: AnyVectorEnv) -> bool:
+    if isinstance(envs, SyncVectorEnv):
+        return all(isinstance(env, Saveable) for env in envs.envs)
+    return isinstance(envs, Workers)
+
+
+class GymnasiumEnvs:
+    """A gymnasium vector environment in SAME_STEP mode.
+
+    Made by `vectorize`, it can be saved, as far as its environments hold plain data; a ready-made one cannot.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+    def __init__(self, envs: AnyVectorEnv, seed: int, device: str) -> None:
+        mode = envs.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.SAME_STEP:
+            raise UsageError(f"vector environment in {mode}: make it with autoreset_mode=AutoresetMode.SAME_STEP")
+        self.dtype = observation_dtype(envs.single_observation_space)
+        check_actions(envs.single_action_space)
+        self.scale = ActionScale(envs.single_action_space)
+        self.envs = envs
+        self.num_envs = envs.num_envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        self.device = device
+        self.seed, self.restarts = seed, 0  # restarts: how often a resumed run could not go on where it was
+        self.episodes = EpisodeCounter(self.num_envs)
+        self.obs = self._first_obs()
+        self.unsaved = ""
+        self.state_dict()  # finds out whether it can
+
+    def step(self, actions: Tensor) -> Transition:
+        """See `Envs.step`."""
+        array, rewards, terminations, truncations, infos = self.envs.step(self.scale(actions))
+        array = array.astype(self.dtype)  # a copy: the vector environment writes the next step into its own
+        ended = terminations | truncations
+        obs, self.obs = self.obs, self._tensor(array)
+        if ended.any():  # SAME_STEP: these rows of array already hold the next episode's first observation
+            check_finite(array, rewards, actions)
+            array = array.copy()
+            for i in np.flatnonzero(ended):
+                array[i] = infos["final_obs"][i]
+            next_obs = self._tensor(array)
+        else:
+            next_obs = self.obs
+        check_finite(array, rewards, actions)
+        self.episodes.count(rewards, ended)
+        return transition(obs, actions, rewards, next_obs, terminations, truncations)
+
+    def take_episodes(self) -> list[Episode]:
+        """See `Envs.take_episodes`."""
+        return self.episodes.take()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Envs.state_dict`; `envs` is None where `unsaved` says why."""
+        states = None
+        if _are_saveable(self.envs):
+            layers, reasons = zip(*map(_load, self.envs.get_attr("saved")), strict=True)
+            self.unsaved = next(filter(None, reasons), "")
+            states = None if self.unsaved else list(layers)
+        else:
+            self.unsaved = "a ready-made vector environment cannot be saved: make it by rl.envs.vectorize"
+        episodes = self.episodes.state_dict()
+        return {"envs": states, "obs": self.obs, "episodes": episodes, "restarts": self.restarts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Envs.load_state_dict`."""
+        self.restarts = state["restarts"]
+        if state["envs"] is None:
+            self.restarts += 1
+            self.obs = self._first_obs()
+            return
+        self.envs.set_attr("saved", [_dump((layers, "")) for layers in state["envs"]])
+        self.obs = state["obs"].to(self.device)
+        self.episodes.load_state_dict(state["episodes"])
+
+    def close(self) -> None:
+        """See `Envs.close`."""
+        self.envs.close()
+
+    def _first_obs(self) -> Tensor:
+        seeds: list[int | None] = [*episode_seeds(self.seed, self.restarts, self.num_envs)]
+        return self._tensor(self.envs.reset(seed=seeds)[0].astype(self.dtype))
+
+    def _tensor(self, obs: np.ndarray) -> Tensor:
+        return torch.from_numpy(obs).to(self.device)
