@@ -4,6 +4,8 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL_SCRIPTS := entrypoint.sh .ci/run $(wildcard container/*.sh scripts/*.sh tests/container/*.sh)
 
+FAST := not learning and not slow
+
 .DEFAULT_GOAL := help
 .PHONY: help up down lab train test test-all lint image lock
 
@@ -26,7 +28,9 @@ train: .venv/ready ## solve CartPole by DQN
 test: .venv/ready-to-test lint ## lint, types, and all fast tests; the container's where an engine runs (≤ 30 minutes)
 	@if docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory image; \
 		else echo "make test: no container engine runs here, so the image's tests are skipped"; fi
-	$(BIN)/pytest -m "not learning and not slow" tests
+	$(BIN)/pytest -n auto --cov --cov-fail-under=95 --cov-report=term:skip-covered -m "$(FAST)" tests/rl
+	@echo "lines of rl/ that only a GPU runs, left out above: $$(grep -r '# GPU only' rl | wc -l)"
+	$(BIN)/pytest -m "$(FAST)" --ignore tests/rl tests
 
 test-all: test ## make test, then the learning gates, fifty kills and whatever else takes long
 	$(BIN)/pytest -m "learning or slow" tests

@@ -119,6 +119,7 @@ def evaluate(arguments: list[str]) -> int:
     from rl.evaluate import evaluate as play
     from rl.run_config import choose_device
     from rl.train import load_agent
+    from rl.video import film
 
     @dataclasses.dataclass
     class Eval:
@@ -128,6 +129,7 @@ def evaluate(arguments: list[str]) -> int:
         episodes: int = 20  # episodes to play
         seed: int = 0  # of the environments
         device: str = "auto"  # auto, cpu, cuda or cuda:i
+        video: Path | None = None  # write a film of each episode to this folder
         json: bool = False  # print one JSON object
 
     asked = tyro.cli(Eval, prog="rl eval", args=arguments)
@@ -135,7 +137,11 @@ def evaluate(arguments: list[str]) -> int:
         raise UsageError(f"--episodes {asked.episodes}: must be at least 1")
     device = choose_device(asked.device)
     run, agent, content = load_agent(asked.run, device)
-    returns = [e.episode_return for e in play(agent, run.env_id, asked.episodes, asked.seed, run.backend, device)]
+    if asked.video:
+        played = film(agent, run.env_id, asked.episodes, asked.seed, asked.video, device)
+    else:
+        played = play(agent, run.env_id, asked.episodes, asked.seed, run.backend, device)
+    returns = [episode.episode_return for episode in played]
     mean, std = float(np.mean(returns)), float(np.std(returns))
     if asked.json:
         report = {"run": str(asked.run), "checkpoint": content["file"], "step": content["counters"]["step"]}

@@ -72,6 +72,10 @@ class Workers:
                     "-9 means that it was killed, often for want of memory"
                 )
 
+    def render(self) -> tuple[np.ndarray, int]:
+        """See `Envs.render`."""
+        return self.own.render()
+
     def state_dict(self) -> dict[str, Any]:
         """Rank 0's environments."""
         return {"own": self.own.state_dict(), "restarts": self.restarts}

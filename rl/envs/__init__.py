@@ -21,7 +21,14 @@ EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d"}  #
 
 
 def make(
-    env_id: str, num_envs: int, seed: int, *, backend: str = "auto", device: str = "cpu", training: bool = True
+    env_id: str,
+    num_envs: int,
+    seed: int,
+    *,
+    backend: str = "auto",
+    device: str = "cpu",
+    training: bool = True,
+    render: bool = False,
 ) -> Envs:
     """Make `num_envs` environments, seeded apart from one another by `seed`.
 
@@ -29,7 +36,7 @@ def make(
     a batch of NumPy arrays (native_envs.py), `sync` gymnasium environments in turn, `async` each of them in a process
     of its own (worth it where a step takes longer than about 100 µs), `ale` Atari games in threads; `auto` takes ale
     for ALE/ ids, else native where there is one, else sync. Without `training`, Atari games neither cut rewards to
-    their sign nor end with the loss of a life.
+    their sign nor end with the loss of a life. With `render` they can be filmed: native ones are gymnasium's then.
 
     Raises UsageError for an unknown id or backend and for spaces that no agent here can use, RunError where a package
     is missing.
@@ -44,7 +51,7 @@ def make(
         return _make_ale(env_id, num_envs, seed, device, training)
     if backend == "native" and env_id not in NATIVE:
         raise UsageError(f"--backend native knows {', '.join(NATIVE)}, not {env_id}: use --backend sync")
-    if backend in ("auto", "native") and env_id in NATIVE:
+    if backend in ("auto", "native") and env_id in NATIVE and not render:
         return NativeEnvs(NATIVE[env_id](), num_envs, seed, device)
     module, _, name = env_id.rpartition(":")
     spec = None
@@ -52,7 +59,10 @@ def make(
         if module:
             importlib.import_module(module)
         spec = gymnasium.spec(name)
-        envs = vectorize([functools.partial(gymnasium.make, spec)] * num_envs, processes=backend == "async")
+        envs = vectorize(
+            [functools.partial(gymnasium.make, spec, render_mode="rgb_array" if render else None)] * num_envs,
+            processes=backend == "async",
+        )
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         for package, extra in EXTRAS.items():
             if (

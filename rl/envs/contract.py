@@ -37,6 +37,9 @@ class Envs(Protocol):
     def take_episodes(self) -> list[Episode]:
         """The episodes finished since the last call, in order."""
 
+    def render(self) -> tuple[np.ndarray, int]:
+        """A picture of the first environment, [height, width, 3] bytes, and how many to show a second."""
+
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on, random state included."""
 

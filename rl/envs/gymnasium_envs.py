@@ -127,6 +127,11 @@ class GymnasiumEnvs:
         """See `Envs.take_episodes`."""
         return self.episodes.take()
 
+    def render(self) -> tuple[np.ndarray, int]:
+        """See `Envs.render`."""
+        frames: Any = self.envs.render()
+        return frames[0], int(self.envs.metadata.get("render_fps", 30))
+
     def state_dict(self) -> dict[str, Any]:
         """See `Envs.state_dict`; `envs` is None where `unsaved` says why."""
         states = None

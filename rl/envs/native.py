@@ -51,6 +51,10 @@ class NativeEnvs:
         """See `Envs.take_episodes`."""
         return self.episodes.take()
 
+    def render(self) -> tuple[np.ndarray, int]:
+        """Not here: `make(…, render=True)` gives gymnasium's environments."""
+        raise NotImplementedError
+
     def state_dict(self) -> dict[str, Any]:
         """See `Envs.state_dict`."""
         return {
