@@ -17,7 +17,7 @@ from rl.native_envs import NATIVE
 __all__ = ["BACKENDS", "Envs", "Episode", "GymnasiumEnvs", "NativeEnvs", "make", "vectorize"]
 
 BACKENDS = ("auto", "native", "sync", "async", "ale")
-EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d"}  # gymnasium's package: extra of ours
+EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d"}  # by gymnasium's package
 
 
 def make(
@@ -34,7 +34,7 @@ def make(
 
     `env_id` is a registered id, or `module:Name-v0` where importing the module registers it. `backend`: `native` steps
     a batch of NumPy arrays (native_envs.py), `sync` gymnasium environments in turn, `async` each of them in a process
-    of its own (worth it where a step takes longer than about 100 µs), `ale` Atari games in threads; `auto` takes ale
+    of its own (worth it where one step takes a millisecond or more), `ale` Atari games in threads; `auto` takes ale
     for ALE/ ids, else native where there is one, else sync. Without `training`, Atari games neither cut rewards to
     their sign nor end with the loss of a life. With `render` they can be filmed: native ones are gymnasium's then.
 
@@ -64,13 +64,11 @@ def make(
             processes=backend == "async",
         )
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        for package, extra in EXTRAS.items():
-            if (
-                spec
-                and str(spec.entry_point).startswith(package)
-                and not isinstance(error, gymnasium.error.UnregisteredEnv)
-            ):
-                raise _missing(env_id, extra) from error
+        entry_point = str(spec.entry_point) if spec else ""
+        if isinstance(error, (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)):
+            for package, extra in EXTRAS.items():
+                if entry_point.startswith(package):
+                    raise _missing(env_id, extra) from error
         raise UsageError(f"--env-id {env_id}: {error}".splitlines()[0]) from error
     return GymnasiumEnvs(envs, seed, device)
 

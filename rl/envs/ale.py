@@ -77,6 +77,11 @@ class AleEnvs:
         """See `Envs.take_episodes`."""
         return self.episodes.take()
 
+    def render(self) -> tuple[np.ndarray, int]:
+        """What the agent sees: the newest frame, four times as large."""
+        frame = self.obs[0, -1].cpu().numpy().repeat(4, axis=0).repeat(4, axis=1)
+        return np.stack([frame] * 3, axis=-1), 15
+
     def state_dict(self) -> dict[str, Any]:
         """How often the run was resumed: `unsaved` says why no more."""
         return {"restarts": self.restarts}

@@ -157,7 +157,7 @@ class _Reports:
 
     def put(self, error: tuple[int, type[BaseException], BaseException, str]) -> None:
         index, kind, value, _ = error
-        self.errors.put((index, f"{kind.__name__}: {value}"))
+        self.errors.put((index, f"{kind.__name__}: {value}".splitlines()[0]))
 
 
 def _work(index: int, make: Callable[[], Any], *channels: Any) -> None:  # noqa: ANN401

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from rl_process import rl
 
-from rl import ppo
+from rl import dqn, envs, ppo
 from rl.run_config import RunConfig
 from rl.train import load_agent, train
 from rl.video import film
@@ -47,3 +47,14 @@ def test_a_missing_package_is_named_with_its_extra(run, tmp_path):
     done = rl("eval", run, "--episodes", "1", "--video", "films", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "rl: --video: a package is missing here: pip install 'pytorch-cuda-rl[video]'\n"
+
+
+def test_an_atari_game_is_filmed_as_the_agent_sees_it(tmp_path):
+    path = tmp_path / "run"
+    run = RunConfig(run_dir=path, env_id="ALE/Pong-v5", total_steps=64, num_envs=2, eval_episodes=0)
+    train(run, dqn.Config(buffer_size=100, learning_starts=32), progress=False)
+    stage = envs.make("ALE/Pong-v5", 1, seed=0, training=False, render=True)
+    picture, per_second = stage.render()
+    stage.close()
+    assert (picture.shape, per_second) == (((336, 336, 3)), 15)
+    assert len(set(picture.flatten().tolist())) > 2
