@@ -59,10 +59,8 @@ def make(
         if module:
             importlib.import_module(module)
         spec = gymnasium.spec(name)
-        envs = vectorize(
-            [functools.partial(gymnasium.make, spec, render_mode="rgb_array" if render else None)] * num_envs,
-            processes=backend == "async",
-        )
+        maker = functools.partial(gymnasium.make, spec, **({"render_mode": "rgb_array"} if render else {}))
+        envs = vectorize([maker] * num_envs, processes=backend == "async")
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         entry_point = str(spec.entry_point) if spec else ""
         if isinstance(error, (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)):
