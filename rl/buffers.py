@@ -3,12 +3,11 @@
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl.frames import FrameStack, FrameStore
+from rl.frames import FrameStack, FrameStore, is_image
 from rl.memory import check_fits
 from rl.transition import Transition
 
@@ -16,9 +15,9 @@ from rl.transition import Transition
 def _allocate(
     shape: tuple[int, ...], observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str
 ) -> Transition:
-    """Storage for transitions of one `shape`, [T, N] or [M]; observations of bytes stay bytes."""
+    """Storage for transitions of one `shape`, [T, N] or [M]; pictures stay bytes."""
     obs_shape = observation_space.shape or ()
-    obs_dtype = torch.uint8 if observation_space.dtype == np.uint8 else torch.float32
+    obs_dtype = torch.uint8 if is_image(observation_space) else torch.float32
     action_shape = action_space.shape or ()
     action_dtype = torch.int64 if isinstance(action_space, spaces.Discrete) else torch.float32
     return Transition(
@@ -87,7 +86,7 @@ class ReplayBuffer:
         device: str,
     ) -> None:
         stacked = isinstance(observation_space, FrameStack)
-        row_space = spaces.Box(0, 255, (0,), np.uint8) if stacked else observation_space
+        row_space = spaces.Box(0, 255, (0,)) if stacked else observation_space
         size = capacity * sum(value.nbytes for value in _allocate((1,), row_space, action_space, "meta"))
         size += FrameStore(capacity, num_envs, observation_space, "meta").nbytes if stacked else 0
         what = f"--buffer-size {capacity}: the replay"
@@ -98,6 +97,7 @@ class ReplayBuffer:
         self.num_envs = num_envs  # rows between a transition and its environment's next
         self.cursor = 0  # row that is written next
         self.size = 0  # rows that hold a transition
+        self.resumed = False  # since the last transition was added
         self.device = device
 
     @property
@@ -107,8 +107,11 @@ class ReplayBuffer:
 
     def add(self, transition: Transition) -> None:
         """Append the N transitions of one step."""
+        if self.resumed and self.size:
+            self._cut_off(transition.obs)
+        self.resumed = False
         if self.frames:
-            rows = (self.cursor + torch.arange(self.num_envs, device=self.device)) % self.capacity
+            rows = self._rows(self.cursor)
             self.frames.add(rows, transition)
             transition = transition._replace(obs=self.storage.obs[rows], next_obs=self.storage.next_obs[rows])
         head = min(self.num_envs, self.capacity - self.cursor)  # rows until the end of the storage; the rest wrap round
@@ -120,6 +123,14 @@ class ReplayBuffer:
         self.size = min(self.size + self.num_envs, self.capacity)
         while self.frames and (lost := self.frames.lost(self._oldest(self.num_envs))):
             self.size -= lost
+
+    def _cut_off(self, obs: Tensor) -> None:
+        """Truncate the episodes that do not go on with `obs` [N, …]: environments that cannot be saved begin anew when
+        a run is resumed, and n-step returns must not reach from one episode into the other.
+        """
+        rows = self._rows(self.cursor - self.num_envs)
+        differs = (self._next_obs(rows) != obs).flatten(1).any(dim=1)
+        self.storage.truncations[rows] |= differs & ~self.storage.terminations[rows]
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Transition:
         """Draw `batch_size` transitions with replacement, [B, …]."""
@@ -163,6 +174,10 @@ class ReplayBuffer:
             return rows
         return (self.cursor - self.size + rows) % self.capacity  # some of the oldest may have lost their frames
 
+    def _rows(self, first: int) -> Tensor:
+        """The N rows of one step, `first` that of environment 0."""
+        return (first + torch.arange(self.num_envs, device=self.device)) % self.capacity
+
     def _oldest(self, count: int) -> Tensor:
         """The oldest rows that hold a transition, up to `count` of them."""
         return (self.cursor - self.size + torch.arange(min(count, self.size), device=self.device)) % self.capacity
@@ -185,6 +200,7 @@ class ReplayBuffer:
         if self.frames:
             self.frames.load_state_dict(state.get("frames", {}))
         self.cursor, self.size = state.get("cursor", 0), state.get("size", 0)
+        self.resumed = True
 
 
 def _restore(storage: Transition, saved: dict[str, Tensor]) -> None:

@@ -1,11 +1,19 @@
-"""Stacks of frames, as Atari observations are, and a store that keeps each frame once."""
+"""Pictures, stacks of frames as Atari observations are, and a store that keeps each frame once."""
+
+from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from rl.transition import Transition
+
+
+def is_image(observation_space: gymnasium.Space[Any]) -> bool:
+    """Whether observations are pictures, bytes [channels, height, width]: stored as such, and seen by a `NatureCNN`."""
+    return observation_space.dtype == np.uint8 and len(observation_space.shape or ()) == 3
 
 
 class FrameStack(spaces.Box):
@@ -44,7 +52,7 @@ class FrameStore:
     def add(self, rows: Tensor, transition: Transition) -> None:
         """Store the observations of one step of all environments as those of the transitions `rows` [N]."""
         if self.ended.any():
-            # an episode may go on all the same: the loss of a life ends it for the learner only
+            # an episode may go on all the same: the loss of a life ends it for the learner only, a resume perhaps not
             differs = (self._stacks(self.numbers, self.newest) != transition.obs).flatten(1).any(dim=1)
             for n in (self.ended & differs).nonzero().flatten().tolist():
                 self.newest[n] += self.depth
@@ -73,10 +81,10 @@ class FrameStore:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Frames and positions."""
-        return {name: getattr(self, name) for name in ("frames", "ends", "env_of", "newest", "ended")}
+        return {name: getattr(self, name) for name in ("frames", "ends", "env_of", "newest")}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore in place what `state_dict` returned; {} forgets the episodes in progress."""
-        self.ended.fill_(True)
+        """Restore in place what `state_dict` returned; {} restores nothing. Episodes may go on, or begin anew."""
+        self.ended.fill_(True)  # so the next observation shows which
         for name, value in state.items():
             getattr(self, name).copy_(value)

@@ -6,10 +6,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import gymnasium
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+
+from rl.frames import is_image
 
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -21,11 +22,6 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Seque
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
-
-
-def is_image(observation_space: gymnasium.Space[Any]) -> bool:
-    """Whether observations are pictures, bytes [channels, height, width]: these go through a `NatureCNN`."""
-    return observation_space.dtype == np.uint8 and len(observation_space.shape or ()) == 3
 
 
 class NatureCNN(nn.Module):

@@ -42,10 +42,7 @@ class Config:
     value_coef: float = 0.5  # weight of the value loss
     entropy_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
-    hidden_sizes: tuple[int, ...] = (
-        64,
-        64,
-    )  # units of each hidden layer of policy and value network; pictures: a CNN
+    hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer; pictures go through a CNN instead
 
     def __post_init__(self) -> None:
         check_fields(

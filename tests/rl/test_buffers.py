@@ -108,6 +108,44 @@ def test_stored_types_are_as_small_as_documented():
     assert (continuous.actions.dtype, continuous.actions.shape) == (torch.float32, (2, 2))
 
 
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (spaces.Box(0, 255, (2, 36, 36), "uint8"), torch.uint8),  # pictures go into the network as bytes
+        (spaces.Box(0, 255, (128,), "uint8"), torch.float32),  # vectors of bytes, as Atari's RAM, as numbers
+    ],
+)
+def test_only_pictures_are_stored_as_bytes(space, dtype):
+    for buffer in (ReplayBuffer(4, 2, space, ACTIONS, "cpu"), RolloutBuffer(2, 2, space, ACTIONS, "cpu")):
+        assert buffer.storage.obs.dtype == buffer.storage.next_obs.dtype == dtype
+
+
+def test_n_step_returns_do_not_go_on_into_an_episode_begun_anew_by_a_resume():
+    """Steps 0, 1, 2 of one episode, then, after a resume that lost it, 50 and 51 of another; rewards tell the step."""
+
+    def step(number: float) -> Transition:
+        obs, no = torch.full((1, 3), number), torch.zeros(1, dtype=torch.bool)
+        return Transition(obs, torch.zeros(1).long(), obs[:, 0], obs + 1, no, no)
+
+    saved, resumed = (ReplayBuffer(8, 1, OBSERVATIONS, ACTIONS, "cpu") for _ in range(2))
+    for number in (0.0, 1.0, 2.0):
+        saved.add(step(number))
+    resumed.load_state_dict(saved.state_dict())
+    for number in (50.0, 51.0):
+        resumed.add(step(number))
+    batch, discounts = resumed.sample_n_step(200, 3, 0.5, torch.Generator().manual_seed(0))
+    rows = zip(
+        batch.obs[:, 0].tolist(), batch.rewards.tolist(), batch.next_obs[:, 0].tolist(), discounts.tolist(), strict=True
+    )
+    assert set(rows) == {
+        (0.0, 0 + 1 / 2 + 2 / 4, 3.0, 1 / 8),
+        (1.0, 1 + 2 / 2, 3.0, 1 / 4),
+        (2.0, 2.0, 3.0, 1 / 2),
+        (50.0, 50 + 51 / 2, 52.0, 1 / 4),
+        (51.0, 51.0, 52.0, 1 / 2),
+    }
+
+
 def test_a_stored_transition_does_not_change_with_the_tensors_that_it_came_from():
     buffer = ReplayBuffer(4, 2, OBSERVATIONS, ACTIONS, "cpu")
     transition = numbered(0, 2)
@@ -137,7 +175,7 @@ def test_buffers_go_on_exactly_where_they_were_saved():
             one.add(numbered(step * 2, 2))
         other.load_state_dict(one.state_dict())
         for buffer in (one, other):
-            buffer.add(numbered(6, 2))
+            buffer.add(numbered(6, 2)._replace(obs=numbered(4, 2).next_obs))  # the episodes go on
         assert all(torch.equal(a, b) for a, b in zip(one.storage, other.storage, strict=True))
         assert one.cursor == other.cursor
 

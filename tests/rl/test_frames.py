@@ -11,9 +11,9 @@ from rl.a2c import Config as A2CConfig
 from rl.buffers import ReplayBuffer
 from rl.dqn import DQN
 from rl.dqn import Config as DQNConfig
-from rl.errors import UsageError
-from rl.frames import FrameStack, FrameStore
-from rl.networks import NatureCNN, q_network
+from rl.errors import RunError, UsageError
+from rl.frames import FrameStack
+from rl.networks import ActorCritic, NatureCNN, q_network
 from rl.ppo import PPO
 from rl.ppo import Config as PPOConfig
 from rl.sac import SAC
@@ -127,11 +127,38 @@ def test_n_steps_over_frames_go_from_the_first_observation_to_the_last_successor
         assert batch.rewards[i] == sum(0.5**k * history[t + k].rewards[n] for k in range(steps))
 
 
+def test_games_begun_anew_by_a_resume_are_not_taken_for_those_that_were_saved():
+    """As Atari games are, which cannot be saved: 6 steps without an end, then 6 of new games."""
+    saved, resumed = (ReplayBuffer(40, 2, SPACE, ACTIONS, "cpu") for _ in range(2))
+    games, history = Games(2), []
+    for buffer in (saved, resumed):
+        if buffer is resumed:
+            resumed.load_state_dict(saved.state_dict())
+            games.obs = games.new()
+        for _ in range(6):
+            history.append(games.step(["", ""]))
+            buffer.add(history[-1])
+    check(resumed, history, 2)
+    batch, discounts = resumed.sample_n_step(500, 12, 0.5, torch.Generator().manual_seed(0))
+    seen = set()
+    for obs, discount in zip(batch.obs, discounts, strict=True):
+        step = next(t for t, old in enumerate(history) for n in range(2) if torch.equal(old.obs[n], obs))
+        seen.add((step, round(-torch.log2(discount).item())))
+    assert seen == {(step, 6 - step % 6) for step in range(12)}  # as many steps as are left of the game
+
+
+def frame_bytes(capacity: int) -> int:
+    """Of a replay of `capacity` transitions of 8 environments, 4 frames of 84 x 84: worked out by hand."""
+    frames = 8 * (capacity // 8 + capacity // 64 + 2 * 4)
+    return frames * 84 * 84 + capacity * (8 + 8 + 8 + 4 + 1 + 1)  # p, environment, action, reward, two ends
+
+
 def test_frames_take_about_a_byte_a_pixel_and_as_much_as_was_predicted():
     space = FrameStack(0, 255, (4, 84, 84), "uint8")
-    store = FrameStore(8000, 8, space, "cpu")
-    assert store.nbytes == FrameStore(8000, 8, space, "meta").nbytes
-    assert 1.0 <= store.nbytes / (8000 * 84 * 84) < 1.15
+    assert ReplayBuffer(8000, 8, space, ACTIONS, "cpu").nbytes == frame_bytes(8000)
+    assert 1.0 <= frame_bytes(8000) / (8000 * 84 * 84) < 1.15
+    with pytest.raises(RunError, match=f"needs {frame_bytes(64 * 10**8) / 2**30:.2f} GiB"):
+        ReplayBuffer(64 * 10**8, 8, space, ACTIONS, "cpu")
 
 
 def test_pixels_are_divided_by_255_once_and_in_the_network():
@@ -177,6 +204,13 @@ def test_agents_learn_from_pictures(agent):
     assert metrics
     assert any(name.endswith("layers.0.weight") for name in before)
     assert all(not torch.equal(value, before[name]) for name, value in descent.parameters.items())
+
+
+@pytest.mark.parametrize("make", [lambda: q_network(PICTURES, (8,), 4), lambda: ActorCritic(PICTURES, ACTIONS, (8,))])
+def test_networks_for_pictures_compile_as_one_graph(make):
+    network, obs = make(), Games(3, depth=2, size=(36, 36)).obs
+    compiled = torch.compile(lambda obs: network(obs), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(obs), network(obs))
 
 
 def test_policy_and_value_share_the_convolutions():
