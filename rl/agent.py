@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rl.accelerate import Descent
+from rl.buffers import ReplayBuffer, RolloutBuffer
 from rl.transition import Transition
 
 
@@ -17,6 +18,10 @@ class Agent(Protocol):
     @property
     def step(self) -> int:
         """Environment steps observed, summed over environments."""
+
+    @property
+    def buffer(self) -> RolloutBuffer | ReplayBuffer:
+        """Where its transitions wait."""
 
     @property
     def descents(self) -> dict[str, Descent]:

@@ -56,6 +56,11 @@ class RolloutBuffer:
             stored[self.cursor] = value
         self.cursor += 1
 
+    def cut_off(self) -> None:
+        """Truncate the episodes in progress: the environments begin anew."""
+        if self.cursor:
+            self.storage.truncations[self.cursor - 1] |= ~self.storage.terminations[self.cursor - 1]
+
     def clear(self) -> None:
         """Forget what is stored: on-policy data serves one update."""
         self.cursor = 0

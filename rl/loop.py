@@ -14,7 +14,7 @@ import torch
 
 from rl import checkpoint, envs, failures
 from rl.agent import Agent
-from rl.buffers import ReplayBuffer
+from rl.buffers import ReplayBuffer, RolloutBuffer
 from rl.errors import NotFiniteError, RunError
 from rl.evaluate import evaluate
 from rl.metrics import Console, Metrics
@@ -91,8 +91,7 @@ class Loop:
         self.on_episode, self.progress = on_episode, progress
         self.counters = Counters()
         self.saved_step = 0  # step of the latest checkpoint
-        replay = getattr(agent, "buffer", None)
-        self.large_replay = isinstance(replay, ReplayBuffer) and replay.nbytes > LARGE_REPLAY
+        self.large_replay = isinstance(agent.buffer, ReplayBuffer) and agent.buffer.nbytes > LARGE_REPLAY
         self.reason = ""  # why the run is finished
         self.solved = False
 
@@ -103,6 +102,8 @@ class Loop:
         self.counters.load_state_dict(content["counters"])
         checkpoint.restore_random_state(content["rng"])
         self.saved_step = self.counters.step
+        if self.envs.unsaved and isinstance(self.agent.buffer, RolloutBuffer):
+            self.agent.buffer.cut_off()  # a replay sees by itself where episodes do not go on
 
     def run(self) -> Result:
         """Step until enough, and leave the folder with the right status whatever happens."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl.accelerate import Descent
 from rl.agent import Agent
+from rl.buffers import ReplayBuffer, RolloutBuffer
 from rl.transition import Transition
 
 CLIP = 10.0  # normalised values are cut to ±10 (Huang et al. 2022, continuous details 6 and 8)
@@ -95,6 +96,11 @@ class Normalized:
     def step(self) -> int:
         """The agent's."""
         return self.agent.step
+
+    @property
+    def buffer(self) -> RolloutBuffer | ReplayBuffer:
+        """The agent's."""
+        return self.agent.buffer
 
     @property
     def descents(self) -> dict[str, Descent]:

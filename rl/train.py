@@ -10,6 +10,7 @@ from rl import a2c, a3c, checkpoint, dqn, envs, ppo, sac
 from rl.a3c_workers import Workers
 from rl.agent import Agent
 from rl.errors import UsageError
+from rl.frames import is_image
 from rl.loop import Loop, OnEpisode, Result
 from rl.normalize import Normalized
 from rl.run_config import RunConfig, choose_device
@@ -113,6 +114,10 @@ def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Age
     if run.normalize_obs or run.normalize_rewards:
         if algorithm not in ("ppo", "a2c"):  # replays would mix scales, and a3c's workers would each have their own
             raise UsageError(f"--normalize-obs and --normalize-rewards are for ppo and a2c, not for {algorithm}")
+        if run.normalize_obs and is_image(train_envs.observation_space):
+            raise UsageError(
+                f"--normalize-obs: {run.env_id} shows pictures, scaled by the network itself: leave it out"
+            )
         obs_shape = train_envs.observation_space.shape or ()
         agent = Normalized(agent, obs_shape, config.gamma, obs=run.normalize_obs, rewards=run.normalize_rewards)
     return agent, train_envs

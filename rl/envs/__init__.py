@@ -5,6 +5,7 @@ The only place that reads gymnasium's `infos` or knows of autoreset modes.
 
 import functools
 import importlib
+from typing import Any
 
 import gymnasium
 
@@ -59,7 +60,8 @@ def make(
         if module:
             importlib.import_module(module)
         spec = gymnasium.spec(name)
-        maker = functools.partial(gymnasium.make, spec, **({"render_mode": "rgb_array"} if render else {}))
+        filmed: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
+        maker = functools.partial(gymnasium.make, spec, **filmed)
         envs = vectorize([maker] * num_envs, processes=backend == "async")
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         entry_point = str(spec.entry_point) if spec else ""

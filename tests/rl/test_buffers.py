@@ -165,6 +165,16 @@ def test_a_rollout_keeps_its_order_and_is_full_after_num_steps():
     assert not buffer.full
 
 
+def test_a_rollout_whose_environments_begin_anew_is_truncated_where_it_was_saved():
+    rollout = RolloutBuffer(4, 2, OBSERVATIONS, ACTIONS, "cpu")
+    rollout.cut_off()  # nothing is in it
+    assert not rollout.storage.truncations.any()
+    rollout.add(numbered(1, 2)._replace(truncations=torch.zeros(2, dtype=torch.bool)))  # number 2 is a termination
+    rollout.add(numbered(3, 2)._replace(truncations=torch.zeros(2, dtype=torch.bool)))  # number 4 is one, too
+    rollout.cut_off()
+    assert rollout.storage.truncations.tolist() == [[False, False], [True, False], [False, False], [False, False]]
+
+
 def test_buffers_go_on_exactly_where_they_were_saved():
     for make in (
         lambda: ReplayBuffer(5, 2, OBSERVATIONS, ACTIONS, "cpu"),

@@ -39,6 +39,7 @@ def small_run(tmp_path_factory) -> Path:
         (["train", "dqn", "--num-envs", "x"], 2, "--num-envs"),
         (["train", "ppo", "--num-minibatches", "3"], 2, "must divide the rollout"),
         (["train", "dqn", "--normalize-obs"], 2, "are for ppo and a2c"),
+        (["train", "ppo", "--normalize-obs", "--env-id", "ALE/Pong-v5"], 2, "leave it out"),
         (["train", "chess"], 2, "rl train {dqn|ppo|a2c|a3c|sac}"),
         (["train", "dqn", "--device", "cuda:7"], 1, "`rl doctor` says why; --device cpu trains without"),
         (["train", "dqn", "--device", "tpu"], 2, "choose auto, cpu, cuda or cuda:i"),

@@ -18,9 +18,10 @@ LAYERS = [
     {"failures"},
     {"evaluate", "video", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
-    {"buffers", "networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
-    {"agent", "memory"},
-    {"accelerate", "frames"},
+    {"networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
+    {"agent"},
+    {"buffers"},
+    {"accelerate", "frames", "memory"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "a3c", "dqn", "ppo", "sac"}
