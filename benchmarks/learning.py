@@ -1,0 +1,117 @@
+"""The learning gates: whether every algorithm reaches its published return, seed by seed.
+
+`python benchmarks/learning.py` prints the table of all gates, `python benchmarks/learning.py dqn-acrobot ppo-acrobot`
+that of two, and `--seeds 10 11` takes other seeds than 0 to 4. LunarLander needs `pip install 'gymnasium[box2d]'`.
+
+A gate trains one agent a seed for a fixed number of environment steps, then plays 100 greedy episodes with the agent
+as training left it, in environments seeded apart from training's. Their mean must reach the bound.
+"""
+
+import argparse
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rl import ppo
+from rl.evaluate import evaluate
+from rl.run_config import RunConfig
+from rl.train import train
+
+SEEDS = range(5)
+EPISODES = 100  # greedy ones a seed: the return of a Pendulum deviates by 90 from episode to episode
+
+
+class Gate(NamedTuple):
+    """What to train, and what must come of it."""
+
+    run: RunConfig
+    config: Any  # of the algorithm
+    bound: float  # least mean return of the greedy episodes
+    published: str  # the figure that the bound answers to
+    may_miss: int = 0  # seeds that may stay below the bound
+
+
+GATES = {
+    "ppo-cartpole": Gate(
+        RunConfig(total_steps=100_000), ppo.Config(), 475, "SB3-zoo 500±0 at 100k; CleanRL 490.0±6.1 at 500k"
+    ),
+}
+
+
+class Row(NamedTuple):
+    """One seed's run."""
+
+    seed: int
+    greedy_return: float  # mean of EPISODES
+    training_return: float  # mean of the last 100 training episodes
+    seconds: float  # of training
+
+
+def run(gate: Gate, seed: int) -> Row:
+    """Train and evaluate one seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = replace(gate.run, seed=seed, run_dir=Path(folder) / "run", device="cpu", eval_episodes=0)
+        start = time.perf_counter()
+        result = train(settings, gate.config, progress=False)
+        seconds = time.perf_counter() - start
+    played = evaluate(result.agent, settings.env_id, EPISODES, seed=10_000 + seed)
+    greedy = statistics.mean(episode.episode_return for episode in played)
+    return Row(seed, greedy, result.counters.average_return, seconds)
+
+
+def rows(gate: Gate, seeds: Iterable[int] = SEEDS) -> list[Row]:
+    """One row a seed, as many at a time as there are cores."""
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(partial(run, gate), seeds))
+
+
+def missed(gate: Gate, table: list[Row]) -> int:
+    """How many seeds stay below the bound."""
+    return sum(row.greedy_return < gate.bound for row in table)
+
+
+def heading() -> str:
+    """Where the figures come from, and the table's first line."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+    columns = f"{'gate':16} {'steps':>9} {'bound':>6} {'reached':>8} {'greedy return of each seed':>44} {'s/seed':>7}"
+    return f"commit {commit}, torch {torch.__version__}, {machine}\n{columns}  published"
+
+
+def line(name: str, gate: Gate, table: list[Row]) -> str:
+    """A gate's line of the table."""
+    reached = f"{len(table) - missed(gate, table)}/{len(table)}"
+    returns = " ".join(f"{row.greedy_return:8.1f}" for row in table)
+    seconds = statistics.median(row.seconds for row in table)
+    steps = gate.run.total_steps
+    return f"{name:16} {steps:>9,} {gate.bound:>6g} {reached:>8} {returns:>44} {seconds:>7.0f}  {gate.published}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Train every gate on its seeds and print the table.")
+    parser.add_argument("gates", nargs="*", metavar="GATE", help=f"some of {', '.join(GATES)}; all by default")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    asked = parser.parse_args()
+    if unknown := set(asked.gates) - set(GATES):
+        parser.error(f"no gate {', '.join(sorted(unknown))}: choose some of {', '.join(GATES)}")
+    print(heading(), flush=True)
+    for name in asked.gates or GATES:
+        print(line(name, GATES[name], rows(GATES[name], asked.seeds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
