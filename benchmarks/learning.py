@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rl import ppo
+from rl import a2c, a3c, dqn, ppo, sac
 from rl.evaluate import evaluate
 from rl.run_config import RunConfig
 from rl.train import train
@@ -43,9 +43,53 @@ class Gate(NamedTuple):
     may_miss: int = 0  # seeds that may stay below the bound
 
 
+NORMALIZED = {"normalize_obs": True, "normalize_rewards": True}
 GATES = {
     "ppo-cartpole": Gate(
         RunConfig(total_steps=100_000), ppo.Config(), 475, "SB3-zoo 500±0 at 100k; CleanRL 490.0±6.1 at 500k"
+    ),
+    "a2c-cartpole": Gate(
+        RunConfig(total_steps=300_000, num_envs=16),
+        a2c.Config(learning_rate=2e-3, anneal_steps=300_000, gae_lambda=0.95, num_steps=8),
+        475,
+        "SB3-zoo 500±0 at 500k",
+    ),
+    "a3c-cartpole": Gate(
+        RunConfig(total_steps=300_000), a3c.Config(num_workers=2, anneal_steps=300_000), 450, "as A2C; none published"
+    ),
+    "ppo-acrobot": Gate(
+        RunConfig("Acrobot-v1", 300_000, num_envs=16, **NORMALIZED),
+        ppo.Config(num_steps=256, gae_lambda=0.94, num_epochs=4, num_minibatches=16),
+        -100,
+        "CleanRL -86.4±1.3 at 500k; SB3-zoo -73.5 at 1M",
+    ),
+    "dqn-acrobot": Gate(
+        RunConfig("Acrobot-v1", 60_000),
+        dqn.Config(learning_rate=6.3e-4, batch_size=128, buffer_size=50_000, epsilon_steps=12_000, epsilon_end=0.1),
+        -100,
+        "SB3-zoo -76.6 at 100k; CleanRL -91.5±7.2 at 500k",
+    ),
+    "sac-pendulum": Gate(RunConfig("Pendulum-v1", 20_000, num_envs=1), sac.Config(), -200, "SB3-zoo -157.0 at 20k"),
+    "ppo-pendulum": Gate(
+        RunConfig("Pendulum-v1", 100_000, num_envs=4),
+        ppo.Config(num_steps=1024, gamma=0.9, num_minibatches=64),
+        -300,
+        "SB3-zoo -172.2 at 100k, with gSDE",
+    ),
+    "ppo-lunarlander": Gate(
+        RunConfig("LunarLander-v3", 1_000_000, num_envs=16, **NORMALIZED),
+        ppo.Config(
+            learning_rate=5e-4,
+            anneal_steps=1_000_000,
+            gamma=0.999,
+            gae_lambda=0.98,
+            num_steps=256,
+            num_epochs=6,
+            num_minibatches=16,
+            entropy_coef=0.005,
+        ),
+        200,
+        "SB3-zoo 242.1 at 1M (v2)",
     ),
 }
 
