@@ -4,7 +4,9 @@
 that of two, and `--seeds 10 11` takes other seeds than 0 to 4. LunarLander needs `pip install 'gymnasium[box2d]'`.
 
 A gate trains one agent a seed for a fixed number of environment steps, then plays 100 greedy episodes with the agent
-as training left it, in environments seeded apart from training's. Their mean must reach the bound.
+as training left it, in environments seeded apart from training's. Their mean must reach the bound, for every seed.
+
+The settings began as SB3-zoo's or the defaults, and were chosen on seeds 10 to 13; seeds 0 to 4 were run afterwards.
 """
 
 import argparse
@@ -58,8 +60,8 @@ GATES = {
         RunConfig(total_steps=300_000), a3c.Config(num_workers=2, anneal_steps=300_000), 450, "as A2C; none published"
     ),
     "ppo-acrobot": Gate(
-        RunConfig("Acrobot-v1", 300_000, num_envs=16, **NORMALIZED),
-        ppo.Config(num_steps=256, gae_lambda=0.94, num_epochs=4, num_minibatches=16),
+        RunConfig("Acrobot-v1", 200_000, num_envs=16, **NORMALIZED),
+        ppo.Config(anneal_steps=200_000, gae_lambda=0.94, num_epochs=4, num_minibatches=8),
         -100,
         "CleanRL -86.4±1.3 at 500k; SB3-zoo -73.5 at 1M",
     ),
@@ -69,10 +71,18 @@ GATES = {
         -100,
         "SB3-zoo -76.6 at 100k; CleanRL -91.5±7.2 at 500k",
     ),
-    "sac-pendulum": Gate(RunConfig("Pendulum-v1", 20_000, num_envs=1), sac.Config(), -200, "SB3-zoo -157.0 at 20k"),
+    "ppo-mountaincar": Gate(
+        RunConfig("MountainCar-v0", 500_000, num_envs=32, **NORMALIZED),
+        ppo.Config(anneal_steps=500_000, num_steps=32, gae_lambda=0.98, num_epochs=8),
+        -130,
+        "SB3-zoo -110.4 at 1M",
+    ),
+    "sac-pendulum": Gate(
+        RunConfig("Pendulum-v1", 20_000, num_envs=1), sac.Config(learning_starts=100), -200, "SB3-zoo -157.0 at 20k"
+    ),
     "ppo-pendulum": Gate(
-        RunConfig("Pendulum-v1", 100_000, num_envs=4),
-        ppo.Config(num_steps=1024, gamma=0.9, num_minibatches=64),
+        RunConfig("Pendulum-v1", 100_000, num_envs=16),
+        ppo.Config(gamma=0.9, num_minibatches=16),
         -300,
         "SB3-zoo -172.2 at 100k, with gSDE",
     ),
