@@ -59,6 +59,12 @@ GATES = {
     "a3c-cartpole": Gate(
         RunConfig(total_steps=300_000), a3c.Config(num_workers=2, anneal_steps=300_000), 450, "as A2C; none published"
     ),
+    "dqn-cartpole": Gate(
+        RunConfig(total_steps=80_000),
+        dqn.Config(learning_rate=5e-4, buffer_size=50_000, update_interval=2, epsilon_steps=10_000, epsilon_end=0.04),
+        450,
+        "SB3-zoo 500±0 at 50k; CleanRL 488.7±16.1 at 500k",
+    ),
     "ppo-acrobot": Gate(
         RunConfig("Acrobot-v1", 200_000, num_envs=16, **NORMALIZED),
         ppo.Config(anneal_steps=200_000, gae_lambda=0.94, num_epochs=4, num_minibatches=8),
