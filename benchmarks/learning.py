@@ -84,7 +84,10 @@ GATES = {
         "SB3-zoo -110.4 at 1M",
     ),
     "sac-pendulum": Gate(
-        RunConfig("Pendulum-v1", 20_000, num_envs=1), sac.Config(learning_starts=100), -200, "SB3-zoo -157.0 at 20k"
+        RunConfig("Pendulum-v1", 20_000, num_envs=1),
+        sac.Config(learning_starts=100, hidden_sizes=(64, 64), batch_size=128),
+        -200,
+        "SB3-zoo -157.0 at 20k",
     ),
     "ppo-pendulum": Gate(
         RunConfig("Pendulum-v1", 100_000, num_envs=16),
