@@ -159,5 +159,5 @@ def restore_random_state(state: dict[str, Any]) -> None:
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():  # GPU only
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -50,7 +50,7 @@ def out_of_memory(folder: Path, agent: Agent, step: int, saved_step: int) -> Run
 
 
 def _memory(device: str) -> str:
-    if not device.startswith("cuda"):
-        return device
-    peak, (free, total) = torch.cuda.max_memory_allocated(device), torch.cuda.mem_get_info(device)
-    return f"peak {peak / GIB:.2f} GiB by this run, {free / GIB:.2f} of {total / GIB:.2f} GiB free on {device}"
+    if device.startswith("cuda"):  # GPU only
+        peak, (free, total) = torch.cuda.max_memory_allocated(device), torch.cuda.mem_get_info(device)
+        return f"peak {peak / GIB:.2f} GiB by this run, {free / GIB:.2f} of {total / GIB:.2f} GiB free on {device}"
+    return device

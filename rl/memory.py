@@ -22,7 +22,7 @@ def available_bytes(device: str, root: Path = Path("/")) -> int:
 
     A container sees the host's memory, and is killed at its own limit: the cgroup decides. `root` is there for tests.
     """
-    if device.startswith("cuda"):
+    if device.startswith("cuda"):  # GPU only
         return int(torch.cuda.mem_get_info(device)[0])
     free = [_host_available(root), *(_cgroup_available(root, *files) for files in CGROUP.values())]
     return min((size for size in free if size is not None), default=sys.maxsize)

@@ -6,6 +6,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rl.dqn import DQN, Batch, Config, loss
+from rl.errors import UsageError
 from rl.transition import Transition
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
@@ -118,3 +119,8 @@ def test_each_environment_throws_its_own_coin():
 def test_nothing_is_learned_before_learning_starts():
     dqn = agent(learning_starts=20, update_interval=1)
     assert [bool(step(dqn)) for _ in range(22)] == [False] * 20 + [True] * 2
+
+
+def test_a_replay_smaller_than_one_step_of_all_environments_is_refused():
+    with pytest.raises(UsageError, match=r"--buffer-size 7: must hold one step of all 8 environments"):
+        agent(num_envs=8, buffer_size=7)

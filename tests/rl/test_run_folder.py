@@ -1,5 +1,6 @@
 import csv
 import json
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -113,3 +114,26 @@ def test_a_finished_run_is_resumed_only_to_go_further(tmp_path):
     further = resume(result.path, {"total_steps": 1536}, progress=False)
     assert (further.state, further.counters.step) == ("finished", 1536)
     assert read_config(result.path)["run"]["total_steps"] == 1536
+
+
+def test_a_file_system_without_hard_links_gets_copies(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    result = small_run(tmp_path / "run")
+    latest, kept = result.path / "checkpoints" / "latest.pt", result.path / "checkpoints" / "step-1024.pt"
+    assert latest.read_bytes() == kept.read_bytes()
+    assert latest.stat().st_ino != kept.stat().st_ino
+    assert not list(result.path.glob("checkpoints/.*"))
+
+
+def test_a_folder_that_cannot_be_locked_or_read_fails_with_one_line(tmp_path):
+    small_run(tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text("{")
+    with pytest.raises(RunError, match=r"cannot read .*config\.json"):
+        read_config(tmp_path / "run")
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").mkdir()
+    with pytest.raises(RunError, match="cannot write the run folder"):
+        RunFolder(tmp_path / "run").acquire()

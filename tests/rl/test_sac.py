@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rl.errors import UsageError
 from rl.networks import TwinCritic
 from rl.sac import SAC, Batch, Config, actor_loss, alpha_loss, critic_loss
 from rl.transition import Transition
@@ -130,3 +131,8 @@ def test_both_critics_equal_networks_of_their_own():
             hidden = hidden.relu() if layer < 2 else hidden
         torch.testing.assert_close(q_values[k], hidden.squeeze(1))
     assert not torch.equal(q_values[0], q_values[1])
+
+
+def test_a_replay_smaller_than_one_step_of_all_environments_is_refused():
+    with pytest.raises(UsageError, match=r"--buffer-size 2: must hold one step of all 3 environments"):
+        SAC(Config(buffer_size=2), OBSERVATIONS, ACTIONS, 3)
