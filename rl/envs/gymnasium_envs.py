@@ -161,7 +161,13 @@ class GymnasiumEnvs:
 
     def _first_obs(self) -> Tensor:
         seeds: list[int | None] = [*episode_seeds(self.seed, self.restarts, self.num_envs)]
-        return self._tensor(self.envs.reset(seed=seeds)[0].astype(self.dtype))
+        array, infos = self.envs.reset(seed=seeds)
+        if "action_mask" in infos:
+            raise UsageError(
+                "action masks are not supported, and this environment gives them: wrap it so that an action that is not "
+                "allowed does nothing (gymnasium.ActionWrapper), or so that its reward is low"
+            )
+        return self._tensor(array.astype(self.dtype))
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(obs).to(self.device)

@@ -135,6 +135,16 @@ def test_a_space_that_no_agent_takes_is_refused_with_the_way_round(name, space, 
         of(Odd)
 
 
+def test_an_environment_with_action_masks_is_refused_with_the_way_round():
+    class Masked(Scripted):
+        def reset(self, *, seed=None, options=None):
+            obs, _ = super().reset(seed=seed)
+            return obs, {"action_mask": np.array([1, 0, 1, 1, 1], dtype=np.int8)}
+
+    with pytest.raises(UsageError, match="action masks are not supported.*wrap it"):
+        of(Masked)
+
+
 @GYMNASIUM
 def test_images_stay_uint8_and_hold_the_true_successor(make, backend):
     vector = make("scripted_envs:Pixels-v0", NUM_ENVS, SEED, backend=backend)
