@@ -141,7 +141,7 @@ def test_an_environment_with_action_masks_is_refused_with_the_way_round():
             obs, _ = super().reset(seed=seed)
             return obs, {"action_mask": np.array([1, 0, 1, 1, 1], dtype=np.int8)}
 
-    with pytest.raises(UsageError, match="action masks are not supported.*wrap it"):
+    with pytest.raises(UsageError, match=r"action masks are not supported.*wrap it"):
         of(Masked)
 
 
