@@ -164,8 +164,8 @@ class GymnasiumEnvs:
         array, infos = self.envs.reset(seed=seeds)
         if "action_mask" in infos:
             raise UsageError(
-                "action masks are not supported, and this environment gives them: wrap it so that a forbidden action does "
-                "nothing (gymnasium.ActionWrapper), or so that its reward is low"
+                "action masks are not supported, and this environment gives them: wrap it so that a forbidden action "
+                "does nothing (gymnasium.ActionWrapper), or so that its reward is low"
             )
         return self._tensor(array.astype(self.dtype))
 
