@@ -52,7 +52,7 @@ GATES = {
     ),
     "a2c-cartpole": Gate(
         RunConfig(total_steps=300_000, num_envs=16),
-        a2c.Config(learning_rate=2e-3, anneal_steps=300_000, gae_lambda=0.95, num_steps=8),
+        a2c.Config(learning_rate=2e-3, anneal_steps=300_000, gamma=0.98, gae_lambda=0.9, num_steps=8),
         475,
         "SB3-zoo 500±0 at 500k",
     ),
