@@ -28,10 +28,11 @@ def not_finite(error: NotFiniteError, folder: Path, agent: Agent, step: int) -> 
     }
     path = folder / f"not-finite-step-{step}.pt"
     checkpoint.write(path, bundle)
-    update = f"in the update of {name} " if name else ""
+    if not name:
+        return RunError(f"step {step:,}: {error} ({path} holds the agent as it acted; the checkpoints are sound)")
     return RunError(
-        f"{error} {update}at step {step:,}: `rl diagnose {path}` repeats it. Nothing was spoiled: the checkpoints are "
-        "sound. A smaller --learning-rate or rewards of a smaller scale usually help"
+        f"{error} in the update of {name} at step {step:,}: `rl diagnose {path}` repeats it. Nothing was spoiled: the "
+        "checkpoints are sound. A smaller --learning-rate or rewards of a smaller scale usually help"
     )
 
 

@@ -16,7 +16,7 @@ from rl.train import resume, train
 
 
 class Failing(gymnasium.Env):
-    """Episodes of 5 steps; after 200 steps in all, rewards whose squares overflow, or no memory left."""
+    """Episodes of 5 steps; after 200 steps in all, rewards whose squares overflow, nan, or no memory left."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
 
@@ -32,11 +32,13 @@ class Failing(gymnasium.Env):
         self.steps += 1
         if self.steps > 200 and self.how == "memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        if self.steps > 200 and self.how == "blind":
+            return np.full(2, np.nan, np.float32), 1.0, False, False, {}
         reward = 1e30 if self.steps > 200 and self.how == "huge" else 1.0
         return self.np_random.random(2, dtype=np.float32), reward, False, self.steps % 5 == 0, {}
 
 
-for how in ("huge", "memory"):
+for how in ("huge", "memory", "blind"):
     gymnasium.register(f"{how.capitalize()}-v0", Failing, kwargs={"how": how})
     gymnasium.register(f"{how.capitalize()}Continuous-v0", Failing, kwargs={"how": how, "continuous": True})
 
@@ -91,6 +93,17 @@ def test_a_failure_that_does_not_repeat_is_said_not_to(tmp_path):
     content["batch"][2].fill_(1.0)  # rewards that do no harm
     checkpoint.write(bundle, content)
     assert diagnose(bundle).endswith("every number is finite when the update is repeated on cpu")
+
+
+def test_an_observation_that_is_nan_stops_the_run_and_names_the_environment(tmp_path):
+    path = tmp_path / "run"
+    message = r"step 400: environment 0 gave observation\[0\] = nan after action \d: mend it"
+    with pytest.raises(RunError, match=message):
+        train(run_config(path, "dqn", "Blind"), CONFIGS["dqn"], progress=False)
+    (bundle,) = path.glob("not-finite-step-*.pt")
+    assert "dqn on Blind-v0, step 400: environment 0 gave observation" in diagnose(bundle)
+    replay = checkpoint.load(path / "checkpoints" / "latest.pt")["agent"]["buffer"]["storage"]
+    assert torch.isfinite(replay["next_obs"]).all()
 
 
 def test_out_of_gpu_memory_gives_figures_and_a_line_that_goes_on_in_less(tmp_path):
