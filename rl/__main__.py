@@ -74,6 +74,7 @@ def resume(arguments: list[str]) -> int:
         run: tyro.conf.Positional[Path | None] = None  # run folder
         all: Path | None = None  # instead: every run in this folder that is not finished and not live, one by one
         total_steps: int | None = None  # environment steps to train to, also past the end of a finished run
+        stop_at_return: float | None = None  # end when the last 100 training episodes average this
         device: str | None = None  # auto, cpu, cuda or cuda:i
         precision: str | None = None  # fp32, bf16 or fp16
         gradient_accumulation: int | None = None  # parts that each batch is split into

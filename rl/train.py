@@ -54,10 +54,13 @@ def resume(path: Path, changes: dict[str, Any] | None = None, *, progress: bool 
     """
     saved = read_config(path)
     longer = (changes or {}).get("total_steps", 0) > saved["run"]["total_steps"]
-    if read_status(path)["state"] == "finished" and not longer:
+    finished = read_status(path)["state"] == "finished"
+    if finished and not longer:
         return None
     with RunFolder(path) as folder:
         folder.acquire()
+        if finished:
+            saved["run"]["stop_at_return"] = None  # it was reached, maybe, and would end the run at once
         saved["run"].update(changes or {})
         run, algorithm, config = parse(saved)
         device = choose_device(run.device)

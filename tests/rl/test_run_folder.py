@@ -137,3 +137,14 @@ def test_a_folder_that_cannot_be_locked_or_read_fails_with_one_line(tmp_path):
     (tmp_path / "run" / ".lock").mkdir()
     with pytest.raises(RunError, match="cannot write the run folder"):
         RunFolder(tmp_path / "run").acquire()
+
+
+def test_a_run_that_reached_its_goal_goes_on_when_more_steps_are_asked_for(tmp_path):
+    result = small_run(tmp_path / "run", total_steps=8000, stop_at_return=1.0)
+    assert result.solved
+    steps = result.counters.step
+    further = resume(result.path, {"total_steps": 10_000}, progress=False)
+    assert further.counters.step >= 10_000 > 8000 > steps
+    assert not further.solved
+    again = resume(result.path, {"total_steps": 12_000, "stop_at_return": 1.0}, progress=False)
+    assert (again.solved, again.counters.step) == (True, further.counters.step)
