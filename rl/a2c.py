@@ -19,6 +19,7 @@ from torch import Tensor
 from rl.accelerate import Acceleration, Descent
 from rl.buffers import RolloutBuffer
 from rl.networks import ActorCritic
+from rl.optimizers import RMSprop
 from rl.returns import annealed, gae
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -97,7 +98,7 @@ class A2C:
             lambda rollout: loss(self.network, rollout, config),
             Transition,
             self.network.named_parameters(),
-            lambda parameters: torch.optim.RMSprop(parameters, lr=config.learning_rate, alpha=0.99, eps=1e-5),
+            lambda parameters: RMSprop(parameters, config.learning_rate),
             device,
             acceleration,
             max_grad_norm=config.max_grad_norm,
@@ -124,7 +125,7 @@ class A2C:
             return {}
         config = self.config
         rate = annealed(config.learning_rate, self.step, config.anneal_steps)
-        self.descent.optimizer.param_groups[0]["lr"] = rate
+        self.descent.set_learning_rate(rate)
         metrics = self.descent(self.buffer.storage)
         self.buffer.clear()
         self.updates += 1

@@ -24,6 +24,7 @@ from torch.multiprocessing import get_context
 from rl import a2c
 from rl.accelerate import Acceleration
 from rl.errors import UsageError
+from rl.optimizers import RMSprop
 from rl.transition import Transition
 from rl.validate import check_fields
 
@@ -71,11 +72,12 @@ class Shared:
         return all(version + place - copied_at <= self.max_lag for place, copied_at in enumerate(others))
 
 
-class SharedRMSprop(torch.optim.Optimizer):
+class SharedRMSprop(RMSprop):
     """Applies a worker's gradients to the shared parameters, and copies these back into the worker's own."""
 
     def __init__(self, parameters: list[Tensor], shared: Shared, rank: int, learning_rate: float) -> None:
-        super().__init__(parameters, {"lr": learning_rate, "alpha": 0.99, "eps": 1e-5})
+        super().__init__(parameters, learning_rate)
+        self.squares = shared.squares
         self.parameters, self.shared, self.rank = parameters, shared, rank
         self.check: Callable[[], None] = lambda: None  # raises where waiting is in vain
         self.lag = 0  # of the last gradient
@@ -91,9 +93,9 @@ class SharedRMSprop(torch.optim.Optimizer):
             self.shared.turn.release()
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Make one update when its turn has come."""
-        shared, group = self.shared, self.param_groups[0]
+        shared = self.shared
         gradients = [cast(Tensor, parameter.grad) for parameter in self.parameters]
         with self.turn():
             while not shared.may_update(self.rank):
@@ -101,11 +103,7 @@ class SharedRMSprop(torch.optim.Optimizer):
                 self.check()
             self.lag = int(shared.version - shared.copied_at[self.rank])
             shared.largest_lag.fill_(max(self.lag, int(shared.largest_lag)))
-            torch._foreach_mul_(shared.squares, group["alpha"])
-            torch._foreach_addcmul_(shared.squares, gradients, gradients, 1 - group["alpha"])
-            roots = torch._foreach_sqrt(shared.squares)
-            torch._foreach_add_(roots, group["eps"])
-            torch._foreach_addcdiv_(shared.parameters, gradients, roots, -group["lr"])
+            self.apply(shared.parameters, gradients)
             shared.version += 1
             self._copy()
 
@@ -119,6 +117,13 @@ class SharedRMSprop(torch.optim.Optimizer):
         torch._foreach_copy_(self.parameters, self.shared.parameters)
         self.shared.copied_at[self.rank] = self.shared.version
         self.shared.turn.notify_all()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: A3C saves what is shared."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
 
     def leave(self) -> None:
         """Let the other workers no longer wait for this one."""

@@ -40,7 +40,7 @@ class Workers:
         self.unsaved = own.unsaved or others
         self.restarts = 0
         self.processes: list[Any] = []
-        start_fork_server(__name__, "torch._dynamo")  # torch.optim imports the latter
+        start_fork_server(__name__)
         context = get_context("forkserver")
         self.episodes = context.SimpleQueue()
         self.stop = context.Event()

@@ -16,7 +16,7 @@ import torch
 
 from rl.errors import RunError
 
-VERSION = 2
+VERSION = 3
 MARK = b"sha256:"  # stands before the checksum at the end of the file
 
 

@@ -24,6 +24,7 @@ from rl.accelerate import Acceleration, Descent
 from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
 from rl.networks import q_network
+from rl.optimizers import Adam
 from rl.returns import polyak, td_target
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -123,7 +124,7 @@ class DQN:
             lambda batch: loss(self.network, self.target_network, batch, config.double),
             Batch,
             self.network.named_parameters(),
-            lambda parameters: torch.optim.Adam(parameters, lr=config.learning_rate, fused=True),
+            lambda parameters: Adam(parameters, config.learning_rate),
             device,
             acceleration,
         )

@@ -21,6 +21,7 @@ from rl.accelerate import Acceleration, Descent
 from rl.buffers import RolloutBuffer
 from rl.errors import UsageError
 from rl.networks import ActorCritic
+from rl.optimizers import Adam
 from rl.returns import annealed, gae
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -128,7 +129,7 @@ class PPO:
             lambda batch: loss(self.network, batch, config),
             Batch,
             self.network.named_parameters(),
-            lambda parameters: torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5, fused=True),
+            lambda parameters: Adam(parameters, config.learning_rate, eps=1e-5),
             device,
             acceleration,
             max_grad_norm=config.max_grad_norm,
@@ -154,7 +155,7 @@ class PPO:
             return {}
         config = self.config
         rate = annealed(config.learning_rate, self.step, config.anneal_steps)
-        self.descent.optimizer.param_groups[0]["lr"] = rate
+        self.descent.set_learning_rate(rate)
         batch = self._batch()
         self.buffer.clear()
         history = []

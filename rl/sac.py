@@ -24,6 +24,7 @@ from rl.accelerate import Acceleration, Descent, Loss, Metrics
 from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
 from rl.networks import TwinCritic, mlp, squashed
+from rl.optimizers import Adam
 from rl.returns import polyak, td_target
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -178,8 +179,8 @@ class SAC:
         return metrics
 
     def _descent(self, loss: Loss, batch_type: type, parameters: Iterable[tuple[str, Tensor]]) -> Descent:
-        def adam(parameters: list[Tensor]) -> torch.optim.Optimizer:
-            return torch.optim.Adam(parameters, lr=self.config.learning_rate, fused=True)
+        def adam(parameters: list[Tensor]) -> Adam:
+            return Adam(parameters, self.config.learning_rate)
 
         return Descent(loss, batch_type, parameters, adam, self.device, self.acceleration)
 

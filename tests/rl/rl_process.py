@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
-FORK_SERVER.set_forkserver_preload(["pytest", "rl.diagnose", "torch._dynamo"])  # torch.optim imports the latter
+FORK_SERVER.set_forkserver_preload(["pytest", "rl.diagnose"])
 
 
 class RlProcess:

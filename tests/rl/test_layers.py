@@ -22,6 +22,7 @@ LAYERS = [
     {"agent"},
     {"buffers"},
     {"accelerate", "frames", "memory"},
+    {"graph", "optimizers"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "a3c", "dqn", "ppo", "sac"}
