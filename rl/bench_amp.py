@@ -70,9 +70,9 @@ def table(report: dict[str, Any]) -> str:
     for network in report["networks"]:
         lines += ["", f"{network['network']}, batch {network['batch_size']:,}"]
         for precision, row in network["precisions"].items():
-            line = f"  {precision} {row['updates_per_second']:>9,.2f} updates/s = {row['speed_ratio']:.2f} of fp32's speed"
+            line = f"  {precision} {row['updates_per_second']:>9,.2f} updates/s = {row['speed_ratio']:.2f} x fp32"
             if row["memory_ratio"] is not None:  # GPU only
-                line += f"{row['peak_memory_bytes'] / MIB:>9,.0f} MiB = {row['memory_ratio']:.2f} of fp32's peak memory"
+                line += f", peak {row['peak_memory_bytes'] / MIB:>6,.0f} MiB = {row['memory_ratio']:.2f} x fp32"
             lines.append(line)
     if not report["gpu"]:
         lines += ["", "peak memory is measured on a GPU only, by torch's allocator"]
