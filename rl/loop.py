@@ -20,6 +20,7 @@ from rl.evaluate import evaluate
 from rl.metrics import Console, Metrics
 from rl.run_config import RunConfig
 from rl.run_folder import RunFolder
+from rl.sampling import Lockstep
 from rl.stop_signals import StopSignals
 
 LARGE_REPLAY = 64 * 2**20  # bytes from which on a replay is saved with the latest checkpoint only
@@ -88,6 +89,7 @@ class Loop:
         progress: bool,
     ) -> None:
         self.config, self.agent, self.envs, self.folder = run, agent, train_envs, folder
+        self.sampler = Lockstep(agent, train_envs)
         self.on_episode, self.progress = on_episode, progress
         self.counters = Counters()
         self.saved_step = 0  # step of the latest checkpoint
@@ -144,8 +146,7 @@ class Loop:
         run, agent, counters = self.config, self.agent, self.counters
         self._judge()  # a run killed after its last step, and resumed, is done
         while not self.reason and not signals.received:
-            transition = self.envs.step(agent.act(self.envs.obs))
-            agent.observe(transition)
+            self.sampler.sample()
             counters.unlogged |= agent.learn()
             before, counters.step = counters.step, agent.step
             for episode in self.envs.take_episodes():

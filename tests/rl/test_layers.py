@@ -15,7 +15,7 @@ LAYERS = [
     {"dqn", "ppo", "sac", "loop", "a3c_workers"},
     {"a3c"},  # the one agent made of another
     {"a2c"},
-    {"failures"},
+    {"failures", "sampling"},
     {"evaluate", "video", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
     {"networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
