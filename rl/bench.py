@@ -81,7 +81,8 @@ class Stopwatch:
 class Measurement:
     """A stopwatch at a run's calls, started after the warm-up and read after the last step, with the counts between."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self.figures: dict[str, Any] = {}  # {} until the run ended
         self.startup_seconds = 0.0
         self.counts_before: tuple[int, int] | None = None  # steps and updates of the warm-up
@@ -89,7 +90,7 @@ class Measurement:
     def attach(self, loop: Loop) -> None:
         """Time the calls of `loop`, and of its agent and environments."""
         self.loop, agent, train_envs = loop, loop.agent, loop.envs
-        self.stopwatch = Stopwatch(agent.device)
+        self.stopwatch = Stopwatch(agent.device, self.clock)
         self.stopwatch.time(agent, act="acting", observe="copying", learn="updating")
         self.stopwatch.time(train_envs, step="environment", take_episodes="environment")
         self.stopwatch.time(

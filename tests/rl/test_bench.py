@@ -1,5 +1,6 @@
 """`rl bench`: what a run costs, and what mixed precision gains."""
 
+import itertools
 import json
 import os
 import signal
@@ -112,6 +113,14 @@ def test_what_is_counted_is_the_steps_and_updates_after_the_first_fifth(algorith
     assert (report["warm_up_steps"], report["steps"], report["updates"]) == counts
 
 
+def test_the_time_of_the_warm_up_is_left_out(tmp_path):
+    calls = itertools.count()  # a clock that every look at it sets forward
+    measurement = Measurement(lambda: next(calls))
+    run = run_config(run_dir=tmp_path / "run", num_envs=1, total_steps=1000)
+    train(run, SMALL_PPO, on_start=measurement.attach, progress=False)
+    assert measurement.figures["seconds"] == pytest.approx(0.8 * next(calls), rel=0.01)
+
+
 def test_the_shares_of_the_phases_add_up_to_the_whole():
     report = bench(run_config(), "ppo", SMALL_PPO)
     rows = report["phases"]
@@ -156,7 +165,7 @@ def test_games_of_the_atari_backend_are_named_so():
         (dqn.Config(hidden_sizes=(8,)), {}),
         (
             sac.Config(hidden_sizes=(8,), buffer_size=100, learning_starts=10),
-            {"env_id": "Pendulum-v1", "num_envs": 1, "total_steps": 250},
+            {"env_id": "Pendulum-v1", "num_envs": 1, "total_steps": 100},
         ),
     ],
     ids=["ppo", "a2c", "a3c", "dqn", "sac"],
