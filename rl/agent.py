@@ -20,6 +20,10 @@ class Agent(Protocol):
         """Environment steps observed, summed over environments."""
 
     @property
+    def updates(self) -> int:
+        """Optimiser steps taken."""
+
+    @property
     def buffer(self) -> RolloutBuffer | ReplayBuffer:
         """Where its transitions wait."""
 

@@ -1,5 +1,6 @@
 """Start a run, or go on with one: the algorithm by its name, its parts, its folder, and the loop."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,14 @@ def train(
     config: Any,  # noqa: ANN401 - a Config of ALGORITHMS
     *,
     on_episode: OnEpisode | None = None,
+    on_start: Callable[[Loop], None] | None = None,
     progress: bool = True,
 ) -> Result:
     """Train a new agent by `config` (its type chooses the algorithm) until `run` says enough, in a new run folder.
 
-    `on_episode` is called after each finished training episode; `progress=False` silences the terminal. Raises
-    UsageError for what can never work and RunError for what fails on this machine.
+    `on_episode` is called after each finished training episode, `on_start` with the loop before it runs;
+    `progress=False` silences the terminal. Raises UsageError for what can never work and RunError for what fails on
+    this machine.
     """
     algorithm = next(name for name, (config_type, _) in ALGORITHMS.items() if type(config) is config_type)
     device = choose_device("cpu" if algorithm == "a3c" and run.device == "auto" else run.device)
@@ -44,7 +47,10 @@ def train(
         agent, train_envs = build(run, algorithm, config, device)
         settings = {key: value for key, value in asdict(run).items() if key != "run_dir"}
         folder.create({"algorithm": algorithm, "run": settings | {"device": device}, "config": asdict(config)})
-        return Loop(run, agent, train_envs, folder, on_episode, progress).run()
+        loop = Loop(run, agent, train_envs, folder, on_episode, progress)
+        if on_start:
+            on_start(loop)
+        return loop.run()
 
 
 def resume(path: Path, changes: dict[str, Any] | None = None, *, progress: bool = True) -> Result | None:

@@ -10,7 +10,7 @@ import pytest
 RL = Path(__file__).parents[2] / "rl"
 LAYERS = [
     {"__main__"},
-    {"diagnose"},
+    {"bench", "bench_amp", "diagnose"},
     {"flags", "train"},
     {"dqn", "ppo", "sac", "loop", "a3c_workers"},
     {"a3c"},  # the one agent made of another
