@@ -21,7 +21,7 @@ LAYERS = [
     {"networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
     {"agent"},
     {"buffers"},
-    {"accelerate", "frames", "memory"},
+    {"accelerate", "frames", "memory", "staging"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "a3c", "dqn", "ppo", "sac"}
