@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl.errors import NotFiniteError, UsageError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+REPLAY_DEVICES = ("auto", "cpu", "cuda")
 LEAST_SCALE = 1.0  # fp16 gradients that are not finite even at this loss scale are not finite at all
 
 Metrics = dict[str, Tensor]  # scalars, detached
@@ -24,12 +25,15 @@ class Acceleration:
 
     precision: str = "fp32"  # of the networks' matrix products: fp32, bf16 or fp16
     gradient_accumulation: int = 1  # parts that a batch is split into, one after the other through the network
+    replay_device: str = "auto"  # where a replay lies: auto, cpu or cuda (see buffers.py)
 
     def __post_init__(self) -> None:
         if self.precision not in DTYPES:
             raise UsageError(f"--precision {self.precision}: choose one of {', '.join(DTYPES)}")
         if self.gradient_accumulation < 1:
             raise UsageError(f"--gradient-accumulation {self.gradient_accumulation}: must be at least 1")
+        if self.replay_device not in REPLAY_DEVICES:
+            raise UsageError(f"--replay-device {self.replay_device}: choose one of {', '.join(REPLAY_DEVICES)}")
 
     def autocast(self, device: str) -> AbstractContextManager[Any]:
         """Inside, networks multiply in `precision`; what they return is float32 again (see networks.py)."""
