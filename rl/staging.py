@@ -40,7 +40,7 @@ def fetch(tensors: Sequence[Tensor]) -> list[Tensor]:
     block = torch.empty(layout.size, dtype=torch.uint8, device=tensors[0].device)
     for view, tensor in zip(layout.views(block), tensors, strict=True):
         view.copy_(tensor)
-    return layout.views(block.cpu())
+    return layout.views(block.to("cpu", copy=True))
 
 
 class StagingRing:
