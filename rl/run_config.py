@@ -36,7 +36,7 @@ class RunConfig:
     threads: int = 1  # CPU threads of torch; small networks are fastest on one
     precision: str = "fp32"  # of the networks' matrix products: fp32, bf16 or fp16
     gradient_accumulation: int = 1  # parts that each batch is split into: the same result in less memory
-    replay_device: str = "auto"  # replay of dqn and sac: auto (on a GPU while half its memory stays free), cpu or cuda
+    replay_device: str = "auto"  # of dqn and sac: auto (the GPU, if half of what is free there is enough), cpu or cuda
 
     @property
     def acceleration(self) -> Acceleration:
