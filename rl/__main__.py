@@ -87,6 +87,7 @@ def resume(arguments: list[str]) -> int:
         device: str | None = None  # auto, cpu, cuda or cuda:i
         precision: str | None = None  # fp32, bf16 or fp16
         gradient_accumulation: int | None = None  # parts that each batch is split into
+        replay_device: str | None = None  # auto, cpu or cuda
 
     asked = tyro.cli(Resume, prog="rl resume", args=arguments)
     if (asked.run is None) == (asked.all is None):

@@ -1,19 +1,25 @@
 """What surrounds every optimiser step: mixed precision, gradient accumulation, clipping, and the guard against nan."""
 
 import math
+import os
+import platform
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from rl.errors import NotFiniteError, UsageError
+from rl.errors import NotFiniteError, RunError, UsageError
 from rl.graph import Graph
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = ("eager", "graph", "compile")
+REPLAY_DEVICES = ("auto", "cpu", "cuda")
+EAGER_ON_CPU = "on the CPU: compiling takes longer than it saves"
 LEAST_SCALE = 1.0  # fp16 gradients that are not finite even at this loss scale are not finite at all
 CHECK_INTERVAL = 100  # updates of a CUDA graph between looks at whether one was not finite: each look waits for the GPU
 
@@ -27,6 +33,7 @@ class Acceleration:
 
     precision: str = "fp32"  # of the networks' matrix products: fp32, bf16 or fp16
     gradient_accumulation: int = 1  # parts that a batch is split into, one after the other through the network
+    replay_device: str = "auto"  # where a replay lies: auto, cpu or cuda (see buffers.py)
     mode: str = "eager"  # eager, graph (CUDA graphs) or compile (torch.compile, on a GPU in a CUDA graph)
 
     def __post_init__(self) -> None:
@@ -34,10 +41,14 @@ class Acceleration:
             raise UsageError(f"--precision {self.precision}: choose one of {', '.join(DTYPES)}")
         if self.gradient_accumulation < 1:
             raise UsageError(f"--gradient-accumulation {self.gradient_accumulation}: must be at least 1")
+        if self.mode not in MODES:
+            raise UsageError(f"--accelerate {self.mode}: choose one of auto, {', '.join(MODES)}")
         if self.mode == "graph" and self.precision == "fp16":
             raise UsageError(
                 "--accelerate graph --precision fp16: the loss scale needs a look at each step; take bf16 or eager"
             )
+        if self.replay_device not in REPLAY_DEVICES:
+            raise UsageError(f"--replay-device {self.replay_device}: choose one of {', '.join(REPLAY_DEVICES)}")
 
     def autocast(self, device: str) -> AbstractContextManager[Any]:
         """Inside, networks multiply in `precision`; what they return is float32 again (see networks.py)."""
@@ -50,6 +61,42 @@ class Acceleration:
         """Raise UsageError where a batch of `size` cannot be split into equal parts."""
         if size % self.gradient_accumulation:
             raise UsageError(f"--gradient-accumulation {self.gradient_accumulation}: must divide {what} = {size}")
+
+
+def choose_mode(asked: str, device: str, precision: str, updates: int) -> tuple[str, str]:
+    """How a run of `updates` optimiser steps computes that was asked to by `--accelerate`, and why.
+
+    Raises UsageError or RunError for what cannot be done on `device` or on this machine.
+    """
+    on_gpu = device.startswith("cuda")
+    if asked == "graph" and not on_gpu:
+        raise UsageError(f"--accelerate graph: CUDA graphs need a GPU, and the device is {device}: give --device cuda")
+    if asked == "compile" and not (compiler := shutil.which(os.environ.get("CXX", "g++"))):
+        raise RunError(
+            f"--accelerate compile: torch.compile needs a C++ compiler, and there is no {compiler or 'g++'} here: "
+            "install one (in the image: apt-get install g++, as root), or give --accelerate eager"
+        )
+    if asked != "auto":
+        return asked, "asked for"
+    if not on_gpu:
+        return "eager", EAGER_ON_CPU
+    if precision == "fp16":
+        return "eager", "fp16: the loss scale needs a look at each step, which a graph cannot take"
+    return "graph", "on a GPU: kernels launched one by one leave it waiting for the CPU"
+
+
+def keep_compiled_code(device: str) -> Path:
+    """Choose the folder in which torch.compile keeps its code, one for each user and kind of device; returns it.
+
+    It lies in the folder that TORCHINDUCTOR_CACHE_DIR names (in the image one on the models volume), since compiling
+    takes half a minute: so only the first run pays. Code of another user cannot be read, that of another GPU not used.
+    """
+    base = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path.home() / ".cache" / "torchinductor")
+    kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"cpu {platform.machine()}"
+    name = f"uid{os.getuid()}-{kind.replace(' ', '-').replace('/', '-')}"
+    folder = base if base.name == name else base / name
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    return folder
 
 
 class Optimizer(Protocol):

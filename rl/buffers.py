@@ -1,5 +1,6 @@
 """Where transitions wait to be learned from: the last T steps in order (on-policy), or the last M at random."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -7,8 +8,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl.errors import UsageError
 from rl.frames import FrameStack, FrameStore, is_image
-from rl.memory import check_fits
+from rl.memory import available_bytes, check_fits
+from rl.staging import StagingRing, fetch
 from rl.transition import Transition
 
 
@@ -28,6 +31,17 @@ def _allocate(
         terminations=torch.zeros(*shape, dtype=torch.bool, device=device),
         truncations=torch.zeros(*shape, dtype=torch.bool, device=device),
     )
+
+
+def choose_replay_device(asked: str, device: str, size: int) -> str:
+    """Where a replay of `size` bytes lies that was asked to be on the GPU ("cuda"), in CPU memory, or ("auto") with its
+    agent on `device` unless it would take more than half of what is free there.
+    """
+    if asked == "cuda" and not device.startswith("cuda"):
+        raise UsageError("--replay-device cuda: the agent is on the CPU. Give --device cuda, or --replay-device auto")
+    if asked == "auto":
+        return "cpu" if device.startswith("cuda") and 2 * size > available_bytes(device) else device
+    return device if asked == "cuda" else "cpu"
 
 
 class RolloutBuffer:
@@ -80,6 +94,10 @@ class ReplayBuffer:
     """The last `capacity` transitions, overwritten from the oldest on and sampled uniformly (Lin 1992).
 
     Stacks of frames are kept as frames, each once; other observations as they are, with their successors.
+
+    It lies with the agent on `device`, or in CPU memory apart from an agent on a GPU (`choose_replay_device`). Apart,
+    each step comes in by one copy, and a batch is gathered on the CPU and sent by one copy; rows are drawn by a
+    generator of its own, seeded by `seed`, since the agent's is on the GPU.
     """
 
     def __init__(
@@ -89,13 +107,17 @@ class ReplayBuffer:
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         device: str,
+        replay_device: str = "auto",
+        seed: int = 0,
     ) -> None:
         stacked = isinstance(observation_space, FrameStack)
         row_space = spaces.Box(0, 255, (0,)) if stacked else observation_space
         size = capacity * sum(value.nbytes for value in _allocate((1,), row_space, action_space, "meta"))
         size += FrameStore(capacity, num_envs, observation_space, "meta").nbytes if stacked else 0
+        agent_device, device = device, choose_replay_device(replay_device, device, size)
         what = f"--buffer-size {capacity}: the replay"
-        check_fits(size, device, what, "give a smaller --buffer-size, or the container more memory")
+        remedy = "--replay-device cpu" if device.startswith("cuda") else "the container more memory"
+        check_fits(size, device, what, f"give a smaller --buffer-size, or {remedy}")
         self.storage = _allocate((capacity,), row_space, action_space, device)
         self.frames = FrameStore(capacity, num_envs, observation_space, device) if stacked else None
         self.capacity = capacity
@@ -104,6 +126,9 @@ class ReplayBuffer:
         self.size = 0  # rows that hold a transition
         self.resumed = False  # since the last transition was added
         self.device = device
+        # tests have no GPU: cpu:0, another name of the CPU, stands in for one
+        self.staging = StagingRing(agent_device) if device != agent_device else None
+        self.generator = torch.Generator().manual_seed(seed)
 
     @property
     def nbytes(self) -> int:
@@ -111,7 +136,9 @@ class ReplayBuffer:
         return sum(value.nbytes for value in self.storage) + (self.frames.nbytes if self.frames else 0)
 
     def add(self, transition: Transition) -> None:
-        """Append the N transitions of one step."""
+        """Append the N transitions of one step, from the agent's device."""
+        if self.staging:
+            transition = Transition(*fetch(transition))
         if self.resumed and self.size:
             self._cut_off(transition.obs)
         self.resumed = False
@@ -138,16 +165,11 @@ class ReplayBuffer:
         self.storage.truncations[rows] |= differs & ~self.storage.terminations[rows]
 
     def sample(self, batch_size: int, generator: torch.Generator) -> Transition:
-        """Draw `batch_size` transitions with replacement, [B, …]."""
+        """Draw `batch_size` transitions with replacement, [B, …], on the agent's device."""
         rows = self._draw(batch_size, generator)
-        return Transition(
-            self._obs(rows),
-            self.storage.actions[rows],
-            self.storage.rewards[rows],
-            self._next_obs(rows),
-            self.storage.terminations[rows],
-            self.storage.truncations[rows],
-        )
+        storage = self.storage
+        ends = self._next_obs(rows), storage.terminations[rows], storage.truncations[rows]
+        return Transition(*self._sent(self._obs(rows), storage.actions[rows], storage.rewards[rows], *ends))
 
     def sample_n_step(
         self, batch_size: int, n_steps: int, gamma: float, generator: torch.Generator
@@ -170,14 +192,20 @@ class ReplayBuffer:
             discounts = torch.where(goes_on, discounts * gamma, discounts)
             last = torch.where(goes_on, following, last)
         ends = self._next_obs(last), storage.terminations[last], storage.truncations[last]
-        return Transition(self._obs(rows), storage.actions[rows], rewards, *ends), discounts
+        *fields, discounts = self._sent(self._obs(rows), storage.actions[rows], rewards, *ends, discounts)
+        return Transition(*fields), discounts
 
     def _draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Rows [B] that hold a transition."""
+        generator = self.generator if self.staging else generator
         rows = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
         if not self.frames:
             return rows
         return (self.cursor - self.size + rows) % self.capacity  # some of the oldest may have lost their frames
+
+    def _sent(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """What was gathered, on the agent's device."""
+        return self.staging.send(tensors) if self.staging else tensors
 
     def _rows(self, first: int) -> Tensor:
         """The N rows of one step, `first` that of environment 0."""
@@ -194,9 +222,10 @@ class ReplayBuffer:
         return self.frames.next_obs(rows) if self.frames else self.storage.next_obs[rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """Contents, cursor and size."""
+        """Contents, cursor, size and generator: the same wherever it lies."""
         frames = self.frames.state_dict() if self.frames else {}
-        return {"storage": self.storage._asdict(), "frames": frames, "cursor": self.cursor, "size": self.size}
+        counts = {"cursor": self.cursor, "size": self.size, "generator": self.generator.get_state()}
+        return {"storage": self.storage._asdict(), "frames": frames, **counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place what `state_dict` returned; {} empties the replay."""
@@ -205,6 +234,8 @@ class ReplayBuffer:
         if self.frames:
             self.frames.load_state_dict(state.get("frames", {}))
         self.cursor, self.size = state.get("cursor", 0), state.get("size", 0)
+        if "generator" in state:
+            self.generator.set_state(state["generator"])
         self.resumed = True
 
 

@@ -129,7 +129,9 @@ class DQN:
             acceleration,
         )
         self.descents = {"Q": self.descent}
-        self.buffer = ReplayBuffer(config.buffer_size, num_envs, observation_space, action_space, device)
+        self.buffer = ReplayBuffer(
+            config.buffer_size, num_envs, observation_space, action_space, device, acceleration.replay_device, seed
+        )
 
     @property
     def epsilon(self) -> float:

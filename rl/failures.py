@@ -6,6 +6,7 @@ import torch
 
 from rl import checkpoint
 from rl.agent import Agent
+from rl.buffers import ReplayBuffer
 from rl.errors import NotFiniteError, RunError
 from rl.run_folder import read_config
 
@@ -22,7 +23,7 @@ def not_finite(error: NotFiniteError, folder: Path, agent: Agent, step: int) -> 
         **read_config(folder),
         "agent": checkpoint.without_buffer(agent.state_dict()),
         "descent": name,
-        "batch": tuple(error.batch) if error.batch is not None else (),
+        "batch": tuple(value.clone() for value in error.batch) if error.batch is not None else (),
         "message": str(error),
         "step": step,
     }
@@ -43,10 +44,13 @@ def out_of_memory(folder: Path, agent: Agent, step: int, saved_step: int) -> Run
     names = ("batch_size", "buffer_size", "num_steps", "num_minibatches", "num_envs")
     given = ", ".join(f"{name} {sizes[name]}" for name in names if name in sizes)
     parts = 2 * sizes["gradient_accumulation"]
+    replay, buffer = "", agent.buffer
+    if isinstance(buffer, ReplayBuffer) and not buffer.staging:
+        replay = f", and --replay-device cpu {buffer.nbytes / GIB:.2f} GiB"
     return RunError(
         f"the GPU's memory ran out at step {step:,} ({_memory(agent.device)}; {given}). `rl resume {folder} "
         f"--gradient-accumulation {parts}` goes on from step {saved_step:,} with the same result in less memory; "
-        "--precision bf16 saves some too; else train anew with smaller figures"
+        f"--precision bf16 saves some too{replay}; else train anew with smaller figures"
     )
 
 

@@ -111,8 +111,10 @@ class Loop:
         """Step until enough, and leave the folder with the right status whatever happens."""
         counters = self.counters
         if self.progress:
-            run, device = self.config, self.agent.device
+            run, agent, device = self.config, self.agent, self.agent.device
             place = f"{device} ({torch.cuda.get_device_name(device)})" if "cuda" in device else "the CPU"
+            apart = isinstance(agent.buffer, ReplayBuffer) and agent.buffer.staging
+            place += ", replay in CPU memory," if apart else ""
             print(f"training {run.env_id} x {run.num_envs} on {place} in {self.folder.path}", flush=True)
         self.metrics = Metrics(self.folder.path, counters.step)
         self.console = Console(self.config.total_steps, counters.step, self.progress)

@@ -34,13 +34,16 @@ class RunConfig:
     checkpoint_interval: int = 25_000  # environment steps between checkpoints
     keep_checkpoints: int = 5  # newest step-N.pt files that are kept
     threads: int = 1  # CPU threads of torch; small networks are fastest on one
+    accelerate: str = "auto"  # auto (see the manifest for its choice), eager, graph (CUDA graphs) or compile
     precision: str = "fp32"  # of the networks' matrix products: fp32, bf16 or fp16
     gradient_accumulation: int = 1  # parts that each batch is split into: the same result in less memory
+    replay_device: str = "auto"  # of dqn and sac: auto (the GPU, if half of what is free there is enough), cpu or cuda
 
     @property
     def acceleration(self) -> Acceleration:
         """How the agent computes."""
-        return Acceleration(self.precision, self.gradient_accumulation)
+        mode = "eager" if self.accelerate == "auto" else self.accelerate
+        return Acceleration(self.precision, self.gradient_accumulation, self.replay_device, mode)
 
     def __post_init__(self) -> None:
         _ = self.acceleration  # checks its own fields

@@ -139,7 +139,9 @@ class SAC:
             "actor": self._descent(self._actor_loss, Batch, self.actor.named_parameters()),
             "temperature": self._descent(self._alpha_loss, PolicyEntropy, log_alpha),
         }
-        self.buffer = ReplayBuffer(config.buffer_size, num_envs, observation_space, action_space, device)
+        self.buffer = ReplayBuffer(
+            config.buffer_size, num_envs, observation_space, action_space, device, acceleration.replay_device, seed
+        )
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:

@@ -71,9 +71,9 @@ def resume(path: Path, changes: dict[str, Any] | None = None, *, progress: bool 
         run, algorithm, config = parse(saved)
         device = choose_device(run.device)
         content = folder.load_newest()
-        folder.write_json("config.json", saved)
         checkpoint.seed_random_state(run.seed)
         agent, train_envs = build(run, algorithm, config, device)
+        folder.write_json("config.json", saved)  # changes that `build` refuses leave the run as it was
         loop = Loop(run, agent, train_envs, folder, None, progress)
         if content:
             loop.load(content)
@@ -98,6 +98,7 @@ def build_to_act(run: RunConfig, algorithm: str, config: Any, device: str) -> Ag
     """An agent that will not train: its replay is as small as can be."""
     if hasattr(config, "buffer_size"):
         config = replace(config, buffer_size=run.num_envs)
+    run = replace(run, replay_device="auto")  # a run of a GPU may be looked at on a machine without
     agent, agent_envs = build(run, algorithm, config, device)
     agent_envs.close()
     return agent
@@ -113,6 +114,8 @@ def parse(saved: dict[str, Any]) -> tuple[RunConfig, str, Any]:
 
 def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Agent, envs.Envs]:  # noqa: ANN401
     """The agent and its training environments."""
+    if run.replay_device != "auto" and not hasattr(config, "buffer_size"):
+        raise UsageError(f"--replay-device {run.replay_device}: is for dqn and sac; {algorithm} has no replay")
     torch.set_num_threads(run.threads)
     train_envs = envs.make(run.env_id, run.num_envs, run.seed, backend=run.backend, device=device)
     _, agent_type = ALGORITHMS[algorithm]

@@ -21,7 +21,7 @@ LAYERS = [
     {"networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
     {"agent"},
     {"buffers"},
-    {"accelerate", "frames", "memory"},
+    {"accelerate", "frames", "memory", "staging"},
     {"graph", "optimizers"},
     {"transition", "errors"},
 ]
