@@ -85,6 +85,7 @@ def resume(arguments: list[str]) -> int:
         total_steps: int | None = None  # environment steps to train to, also past the end of a finished run
         stop_at_return: float | None = None  # end when the last 100 training episodes average this
         device: str | None = None  # auto, cpu, cuda or cuda:i
+        accelerate: str | None = None  # auto, eager, graph or compile
         precision: str | None = None  # fp32, bf16 or fp16
         gradient_accumulation: int | None = None  # parts that each batch is split into
         replay_device: str | None = None  # auto, cpu or cuda

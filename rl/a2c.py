@@ -20,6 +20,7 @@ from rl.accelerate import Acceleration, Descent
 from rl.buffers import RolloutBuffer
 from rl.networks import ActorCritic
 from rl.optimizers import RMSprop
+from rl.random_state import restore
 from rl.returns import annealed, gae
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -147,5 +148,5 @@ class A2C:
         self.network.load_state_dict(state["network"])
         self.descent.load_state_dict(state["descent"])
         self.buffer.load_state_dict(state["buffer"])
-        self.generator.set_state(state["generator"])
+        restore(self.generator, state["generator"])
         self.step, self.updates = state["step"], state["updates"]

@@ -63,17 +63,18 @@ class Acceleration:
             raise UsageError(f"--gradient-accumulation {self.gradient_accumulation}: must divide {what} = {size}")
 
 
-def choose_mode(asked: str, device: str, precision: str, updates: int) -> tuple[str, str]:
-    """How a run of `updates` optimiser steps computes that was asked to by `--accelerate`, and why.
+def choose_mode(asked: str, device: str, precision: str) -> tuple[str, str]:
+    """How a run computes for which `--accelerate` asked, and why.
 
     Raises UsageError or RunError for what cannot be done on `device` or on this machine.
     """
     on_gpu = device.startswith("cuda")
     if asked == "graph" and not on_gpu:
         raise UsageError(f"--accelerate graph: CUDA graphs need a GPU, and the device is {device}: give --device cuda")
-    if asked == "compile" and not (compiler := shutil.which(os.environ.get("CXX", "g++"))):
+    compiler = os.environ.get("CXX", "g++")
+    if asked == "compile" and not shutil.which(compiler):
         raise RunError(
-            f"--accelerate compile: torch.compile needs a C++ compiler, and there is no {compiler or 'g++'} here: "
+            f"--accelerate compile: torch.compile needs a C++ compiler, and there is no {compiler} here: "
             "install one (in the image: apt-get install g++, as root), or give --accelerate eager"
         )
     if asked != "auto":

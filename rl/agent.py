@@ -2,9 +2,10 @@
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from rl.accelerate import Descent
+from rl.accelerate import Acceleration, Descent
 from rl.buffers import ReplayBuffer, RolloutBuffer
 from rl.transition import Transition
 
@@ -13,6 +14,8 @@ class Agent(Protocol):
     """Four verbs, called by the loop in this order: act, then the environments step, observe, learn."""
 
     device: str  # where its tensors live
+    acceleration: Acceleration
+    generator: torch.Generator  # draws its actions
     num_envs: int  # environments that it acts in
 
     @property

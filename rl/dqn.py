@@ -25,6 +25,7 @@ from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
 from rl.networks import q_network
 from rl.optimizers import Adam
+from rl.random_state import restore
 from rl.returns import polyak, td_target
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -190,5 +191,5 @@ class DQN:
         self.target_network.load_state_dict(state["target_network"])
         self.descent.load_state_dict(state["descent"])
         self.buffer.load_state_dict(state["buffer"])
-        self.generator.set_state(state["generator"])
+        restore(self.generator, state["generator"])
         self.step, self.updates = state["step"], state["updates"]

@@ -20,7 +20,7 @@ from rl.evaluate import evaluate
 from rl.metrics import Console, Metrics
 from rl.run_config import RunConfig
 from rl.run_folder import RunFolder
-from rl.sampling import Lockstep
+from rl.sampling import make_sampler
 from rl.stop_signals import StopSignals
 
 LARGE_REPLAY = 64 * 2**20  # bytes from which on a replay is saved with the latest checkpoint only
@@ -89,7 +89,7 @@ class Loop:
         progress: bool,
     ) -> None:
         self.config, self.agent, self.envs, self.folder = run, agent, train_envs, folder
-        self.sampler = Lockstep(agent, train_envs)
+        self.sampler = make_sampler(agent, train_envs)
         self.on_episode, self.progress = on_episode, progress
         self.counters = Counters()
         self.saved_step = 0  # step of the latest checkpoint

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 Array = Any  # numpy.ndarray or torch.Tensor
+Random = Any  # what draws first states, by uniform(low, high, size): numpy.random.Generator or envs.device.DeviceRandom
 
 
 class NativeEnvironment(Protocol):
@@ -23,8 +24,8 @@ class NativeEnvironment(Protocol):
     action_space: gymnasium.Space[Any]
     max_episode_steps: int
 
-    def initial(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw `num_envs` states from the initial distribution, [state size, N] float64."""
+    def initial(self, xp: ModuleType, num_envs: int, rng: Random) -> Array:
+        """Draw `num_envs` states from the initial distribution, [state size, N], float64 in NumPy."""
 
     def step(self, xp: ModuleType, state: Array, actions: Array) -> tuple[Array, Array, Array]:
         """Advance every state by one step: returns state [state size, N], rewards [N], terminations [N] bool."""
@@ -59,7 +60,7 @@ class CartPole:
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Discrete(2)
 
-    def initial(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    def initial(self, xp: ModuleType, num_envs: int, rng: Random) -> Array:
         """All four quantities uniform in ±0.05."""
         return rng.uniform(-0.05, 0.05, size=(4, num_envs))
 
@@ -74,14 +75,9 @@ class CartPole:
             self.half_length * (4.0 / 3.0 - self.pole_mass * xp.square(cos) / self.total_mass)
         )
         x_acc = temp - pole_moment * theta_acc * cos / self.total_mass
-        state = xp.stack(
-            [
-                x + self.tau * x_dot,
-                x_dot + self.tau * x_acc,
-                theta + self.tau * theta_dot,
-                theta_dot + self.tau * theta_acc,
-            ]
-        )
+        x, x_dot = x + self.tau * x_dot, x_dot + self.tau * x_acc
+        theta, theta_dot = theta + self.tau * theta_dot, theta_dot + self.tau * theta_acc
+        state = xp.stack([x, x_dot, theta, theta_dot])
         terminations = (xp.abs(state[0]) > self.position_limit) | (xp.abs(state[2]) > self.angle_limit)
         return state, xp.ones_like(x), terminations
 
@@ -110,10 +106,9 @@ class Pendulum:
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Box(-self.max_torque, self.max_torque, (1,), dtype=np.float32)
 
-    def initial(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    def initial(self, xp: ModuleType, num_envs: int, rng: Random) -> Array:
         """Angle uniform in ±π, angular velocity in ±1."""
-        high = np.array([[np.pi], [1.0]])
-        return rng.uniform(-high, high, size=(2, num_envs))
+        return xp.stack([rng.uniform(-np.pi, np.pi, size=num_envs), rng.uniform(-1.0, 1.0, size=num_envs)])
 
     def step(self, xp: ModuleType, state: Array, actions: Array) -> tuple[Array, Array, Array]:
         """One Euler step."""
@@ -153,9 +148,10 @@ class MountainCar:
         self.observation_space = spaces.Box(low, high, dtype=np.float32)
         self.action_space = spaces.Discrete(3)
 
-    def initial(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    def initial(self, xp: ModuleType, num_envs: int, rng: Random) -> Array:
         """Position uniform in −0.6 … −0.4, at rest."""
-        return np.stack([rng.uniform(-0.6, -0.4, size=num_envs), np.zeros(num_envs)])
+        position = rng.uniform(-0.6, -0.4, size=num_envs)
+        return xp.stack([position, xp.zeros_like(position)])
 
     def step(self, xp: ModuleType, state: Array, actions: Array) -> tuple[Array, Array, Array]:
         """Velocity from engine and slope, then position; the left wall stops the car."""
@@ -189,9 +185,10 @@ class MountainCarContinuous:
         self.observation_space = spaces.Box(low, high, dtype=np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (1,), dtype=np.float32)
 
-    def initial(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    def initial(self, xp: ModuleType, num_envs: int, rng: Random) -> Array:
         """Position uniform in −0.6 … −0.4, at rest; float32."""
-        return np.stack([rng.uniform(-0.6, -0.4, size=num_envs), np.zeros(num_envs)]).astype(np.float32)
+        position = xp.asarray(rng.uniform(-0.6, -0.4, size=num_envs), dtype=xp.float32)
+        return xp.stack([position, xp.zeros_like(position)])
 
     def step(self, xp: ModuleType, state: Array, actions: Array) -> tuple[Array, Array, Array]:
         """As MountainCar's, but for the engine and the reward."""
@@ -241,9 +238,10 @@ class Acrobot:
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Discrete(3)
 
-    def initial(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    def initial(self, xp: ModuleType, num_envs: int, rng: Random) -> Array:
         """All four quantities uniform in ±0.1, rounded to float32 as gymnasium does."""
-        return rng.uniform(-0.1, 0.1, size=(4, num_envs)).astype(np.float32).astype(np.float64)
+        state = rng.uniform(-0.1, 0.1, size=(4, num_envs))
+        return xp.asarray(xp.asarray(state, dtype=xp.float32), dtype=state.dtype)
 
     def step(self, xp: ModuleType, state: Array, actions: Array) -> tuple[Array, Array, Array]:
         """One step of the classic fourth-order Runge-Kutta method, angles wrapped to ±π, speeds bounded."""

@@ -69,6 +69,7 @@ class Normalized:
     ) -> None:
         self.agent = agent
         self.device, self.num_envs = agent.device, agent.num_envs
+        self.acceleration, self.generator = agent.acceleration, agent.generator
         self.gamma = gamma
         self.obs_statistics = RunningStatistics(obs_shape, agent.device) if obs else None
         self.return_statistics = RunningStatistics((), agent.device) if rewards else None

@@ -22,6 +22,7 @@ from rl.buffers import RolloutBuffer
 from rl.errors import UsageError
 from rl.networks import ActorCritic
 from rl.optimizers import Adam
+from rl.random_state import restore
 from rl.returns import annealed, gae
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -208,5 +209,5 @@ class PPO:
         self.network.load_state_dict(state["network"])
         self.descent.load_state_dict(state["descent"])
         self.buffer.load_state_dict(state["buffer"])
-        self.generator.set_state(state["generator"])
+        restore(self.generator, state["generator"])
         self.step, self.updates = state["step"], state["updates"]

@@ -25,6 +25,7 @@ from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
 from rl.networks import TwinCritic, mlp, squashed
 from rl.optimizers import Adam
+from rl.random_state import restore
 from rl.returns import polyak, td_target
 from rl.transition import Transition
 from rl.validate import check_fields
@@ -225,5 +226,5 @@ class SAC:
         for name, descent in self.descents.items():
             descent.load_state_dict(state["descents"][name])
         self.buffer.load_state_dict(state["buffer"])
-        self.generator.set_state(state["generator"])
+        restore(self.generator, state["generator"])
         self.step, self.updates = state["step"], state["updates"]

@@ -9,6 +9,7 @@ import torch
 
 from rl import a2c, a3c, checkpoint, dqn, envs, ppo, sac
 from rl.a3c_workers import Workers
+from rl.accelerate import choose_mode, keep_compiled_code
 from rl.agent import Agent
 from rl.errors import UsageError
 from rl.frames import is_image
@@ -44,9 +45,11 @@ def train(
     device = choose_device("cpu" if algorithm == "a3c" and run.device == "auto" else run.device)
     with RunFolder(run.run_dir or default_runs_folder() / run.name(algorithm)) as folder:
         checkpoint.seed_random_state(run.seed)
+        settings = {key: value for key, value in asdict(run).items() if key != "run_dir"} | {"device": device}
+        run, reason = _accelerated(run, device)
         agent, train_envs = build(run, algorithm, config, device)
-        settings = {key: value for key, value in asdict(run).items() if key != "run_dir"}
-        folder.create({"algorithm": algorithm, "run": settings | {"device": device}, "config": asdict(config)})
+        choices = {"accelerate": run.accelerate, "accelerate_reason": reason}
+        folder.create({"algorithm": algorithm, "run": settings, "config": asdict(config)}, choices)
         loop = Loop(run, agent, train_envs, folder, on_episode, progress)
         if on_start:
             on_start(loop)
@@ -72,12 +75,21 @@ def resume(path: Path, changes: dict[str, Any] | None = None, *, progress: bool 
         device = choose_device(run.device)
         content = folder.load_newest()
         checkpoint.seed_random_state(run.seed)
+        run, _ = _accelerated(run, device)
         agent, train_envs = build(run, algorithm, config, device)
         folder.write_json("config.json", saved)  # changes that `build` refuses leave the run as it was
         loop = Loop(run, agent, train_envs, folder, None, progress)
         if content:
             loop.load(content)
         return loop.run()
+
+
+def _accelerated(run: RunConfig, device: str) -> tuple[RunConfig, str]:
+    """`run` with its `accelerate` chosen, and why."""
+    mode, reason = choose_mode(run.accelerate, device, run.precision)
+    if mode == "compile":
+        keep_compiled_code(device)
+    return replace(run, accelerate=mode), reason
 
 
 def load_agent(path: Path, device: str) -> tuple[RunConfig, Agent, dict[str, Any]]:
@@ -98,7 +110,7 @@ def build_to_act(run: RunConfig, algorithm: str, config: Any, device: str) -> Ag
     """An agent that will not train: its replay is as small as can be."""
     if hasattr(config, "buffer_size"):
         config = replace(config, buffer_size=run.num_envs)
-    run = replace(run, replay_device="auto")  # a run of a GPU may be looked at on a machine without
+    run = replace(run, replay_device="auto", accelerate="eager")  # a run of a GPU may be looked at on a machine without
     agent, agent_envs = build(run, algorithm, config, device)
     agent_envs.close()
     return agent

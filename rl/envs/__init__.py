@@ -10,12 +10,13 @@ from typing import Any
 import gymnasium
 
 from rl.envs.contract import Envs, Episode
+from rl.envs.device import DeviceEnvs
 from rl.envs.gymnasium_envs import GymnasiumEnvs, vectorize
 from rl.envs.native import NativeEnvs
 from rl.errors import RunError, UsageError
 from rl.native_envs import NATIVE
 
-__all__ = ["BACKENDS", "Envs", "Episode", "GymnasiumEnvs", "NativeEnvs", "make", "vectorize"]
+__all__ = ["BACKENDS", "DeviceEnvs", "Envs", "Episode", "GymnasiumEnvs", "NativeEnvs", "make", "vectorize"]
 
 BACKENDS = ("auto", "native", "sync", "async", "ale")
 EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d"}  # by gymnasium's package
@@ -34,10 +35,11 @@ def make(
     """Make `num_envs` environments, seeded apart from one another by `seed`.
 
     `env_id` is a registered id, or `module:Name-v0` where importing the module registers it. `backend`: `native` steps
-    a batch of NumPy arrays (native_envs.py), `sync` gymnasium environments in turn, `async` each of them in a process
-    of its own (worth it where one step takes a millisecond or more), `ale` Atari games in threads; `auto` takes ale
-    for ALE/ ids, else native where there is one, else sync. Without `training`, Atari games neither cut rewards to
-    their sign nor end with the loss of a life. With `render` they can be filmed: native ones are gymnasium's then.
+    a batch of arrays (native_envs.py), in NumPy or, to train on a GPU, by torch on that GPU; `sync` steps gymnasium
+    environments in turn, `async` each of them in a process of its own (worth it where one step takes a millisecond or
+    more), `ale` Atari games in threads; `auto` takes ale for ALE/ ids, else native where there is one, else sync.
+    Without `training`, Atari games neither cut rewards to their sign nor end with the loss of a life. With `render`
+    they can be filmed: native ones are gymnasium's then.
 
     Raises UsageError for an unknown id or backend and for spaces that no agent here can use, RunError where a package
     is missing.
@@ -53,6 +55,8 @@ def make(
     if backend == "native" and env_id not in NATIVE:
         raise UsageError(f"--backend native knows {', '.join(NATIVE)}, not {env_id}: use --backend sync")
     if backend in ("auto", "native") and env_id in NATIVE and not render:
+        if training and device.startswith("cuda"):  # GPU only
+            return DeviceEnvs(NATIVE[env_id](), num_envs, seed, device)
         return NativeEnvs(NATIVE[env_id](), num_envs, seed, device)
     module, _, name = env_id.rpartition(":")
     spec = None

@@ -27,7 +27,7 @@ class NativeEnvs:
         self.scale = ActionScale(self.action_space)
         self.device = device
         self.rng = np.random.default_rng(seed)
-        self.state = environment.initial(num_envs, self.rng)
+        self.state = environment.initial(np, num_envs, self.rng)
         self.episodes = EpisodeCounter(num_envs)
         self.obs = self._tensor(self._observe())
 
@@ -41,7 +41,7 @@ class NativeEnvs:
         self.episodes.count(rewards, ended)
         obs, next_obs = self.obs, self._tensor(next_array)
         if ended.any():
-            self.state[:, ended] = self.environment.initial(int(ended.sum()), self.rng)
+            self.state[:, ended] = self.environment.initial(np, int(ended.sum()), self.rng)
             self.obs = self._tensor(self._observe())
         else:
             self.obs = next_obs
@@ -65,8 +65,9 @@ class NativeEnvs:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Envs.load_state_dict`."""
-        self.state = state["state"].numpy().copy()
-        self.rng.bit_generator.state = state["rng"]
+        self.state = state["state"].numpy().astype(self.state.dtype)
+        if "rng" in state:  # else it was saved on a GPU, and goes on with other draws
+            self.rng.bit_generator.state = state["rng"]
         self.episodes.load_state_dict(state["episodes"])
         self.obs = self._tensor(self._observe())
 

@@ -1,14 +1,15 @@
 """Pitfalls 4.3: 9, 54 and, of mixed precision and accumulation, what no list names."""
 
 import math
+import os
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rl.accelerate import Acceleration, Descent
-from rl.errors import NotFiniteError, UsageError
+from rl.accelerate import Acceleration, Descent, choose_mode, keep_compiled_code
+from rl.errors import NotFiniteError, RunError, UsageError
 
 
 class Batch(NamedTuple):
@@ -167,3 +168,39 @@ def test_the_loss_scale_is_saved_with_the_optimiser():
     _, full = descent("fp32")
     full.load_state_dict(step.state_dict())  # a run resumed in another precision
     assert not full.scaler.is_enabled()
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "precision", "mode", "reason"),
+    [
+        ("auto", "cpu", "fp32", "eager", "compiling takes longer"),
+        ("auto", "cuda", "fp32", "graph", "one by one"),
+        ("auto", "cuda:1", "bf16", "graph", "one by one"),
+        ("auto", "cuda", "fp16", "eager", "loss scale"),
+        ("eager", "cuda", "fp32", "eager", "asked for"),
+        ("graph", "cuda", "fp32", "graph", "asked for"),
+    ],
+)
+def test_the_mode_is_chosen_by_device_and_precision_unless_asked_for(asked, device, precision, mode, reason):
+    chosen, why = choose_mode(asked, device, precision)
+    assert chosen == mode
+    assert reason in why
+
+
+def test_a_graph_without_a_gpu_and_compiling_without_a_compiler_are_refused(monkeypatch):
+    with pytest.raises(UsageError, match="--accelerate graph: CUDA graphs need a GPU, and the device is cpu"):
+        choose_mode("graph", "cpu", "fp32")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RunError, match=r"needs a C\+\+ compiler, and there is no no-such-compiler here"):
+        choose_mode("compile", "cpu", "fp32")
+    with pytest.raises(UsageError, match="--accelerate fast: choose one of auto, eager, graph, compile"):
+        Acceleration(mode="fast")
+
+
+def test_compiled_code_is_kept_apart_for_each_user_and_device_in_the_folder_of_the_image(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    folder = keep_compiled_code("cpu")
+    assert folder.parent == tmp_path
+    assert folder.name.startswith(f"uid{os.getuid()}-cpu-")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
+    assert keep_compiled_code("cpu") == folder  # a second run of the same process

@@ -22,7 +22,7 @@ LAYERS = [
     {"agent"},
     {"buffers"},
     {"accelerate", "frames", "memory", "staging"},
-    {"graph", "optimizers"},
+    {"graph", "optimizers", "random_state"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "a3c", "dqn", "ppo", "sac"}

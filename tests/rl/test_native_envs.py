@@ -24,7 +24,7 @@ def many_states(env_id):
     """States in the environment's own float type, and an action for each."""
     environment, rng = NATIVE[env_id](), np.random.default_rng(0)
     high = np.array(REACH[env_id])
-    states = rng.uniform(-high, high, size=(MANY, len(high))).T.astype(environment.initial(1, rng).dtype)
+    states = rng.uniform(-high, high, size=(MANY, len(high))).T.astype(environment.initial(np, 1, rng).dtype)
     if isinstance(environment.action_space, spaces.Discrete):
         return states, rng.integers(environment.action_space.n, size=MANY)
     space = environment.action_space
@@ -121,7 +121,7 @@ def test_first_states_are_distributed_as_gymnasiums(env_id):
     """Each quantity by the Kolmogorov-Smirnov test of two samples, p = 0.001."""
     env = gymnasium.make(env_id).unwrapped
     scalar = np.array([(env.reset(seed=seed), np.array(env.state))[1] for seed in range(1000)])
-    native = NATIVE[env_id]().initial(20_000, np.random.default_rng(1))
+    native = NATIVE[env_id]().initial(np, 20_000, np.random.default_rng(1))
     for quantity, others in zip(native, scalar.T, strict=True):
         grid = np.sort(others)
         below = np.searchsorted(np.sort(quantity), grid, side="right") / quantity.size
