@@ -149,13 +149,17 @@ class ActorCritic(nn.Module):
     """A policy network and a value network with tanh and orthogonal initialisation, apart from one another.
 
     For pictures they are one linear layer each on the features of a `NatureCNN` that they share, as in PPO's reference
-    implementation. Discrete actions: the policy gives logits. Continuous ones, in ±1: it gives means, beside a standard
+    implementation; with `shared_trunk` they share their hidden layers in the same way. Discrete actions: the policy gives logits. Continuous ones, in ±1: it gives means, beside a standard
     deviation for each dimension that does not depend on the state and starts at 1 (Huang et al. 2022, continuous
     details 1 to 3).
     """
 
     def __init__(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], hidden_sizes: Sequence[int]
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        hidden_sizes: Sequence[int],
+        shared_trunk: bool = False,
     ) -> None:
         super().__init__()
         shape = observation_space.shape or ()
@@ -170,6 +174,9 @@ class ActorCritic(nn.Module):
             self.trunk = NatureCNN(shape)
             orthogonal_(self.trunk.layers, last_gain=2**0.5)
             sizes = [NatureCNN.features]
+        elif shared_trunk:
+            self.trunk = orthogonal_(nn.Sequential(*mlp(sizes, nn.Tanh), nn.Tanh()), last_gain=2**0.5)
+            sizes = sizes[-1:]
         self.actor = orthogonal_(mlp([*sizes, outputs], nn.Tanh), last_gain=0.01)
         self.critic = orthogonal_(mlp([*sizes, 1], nn.Tanh), last_gain=1.0)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from rl.accelerate import Acceleration, Descent
 from rl.buffers import RolloutBuffer
 from rl.errors import UsageError
+from rl.frames import is_image
 from rl.networks import ActorCritic
 from rl.optimizers import Adam
 from rl.random_state import restore
@@ -45,6 +46,7 @@ class Config:
     entropy_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
     hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer; pictures go through a CNN instead
+    shared_trunk: bool = False  # whether policy and value network share their hidden layers
 
     def __post_init__(self) -> None:
         check_fields(
@@ -125,7 +127,7 @@ class PPO:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
-        self.network = ActorCritic(observation_space, action_space, config.hidden_sizes).to(device)
+        self.network = ActorCritic(observation_space, action_space, config.hidden_sizes, config.shared_trunk).to(device)
         self.descent = Descent(
             lambda batch: loss(self.network, batch, config),
             Batch,
@@ -137,6 +139,7 @@ class PPO:
         )
         self.descents = {"policy and value": self.descent}
         self.buffer = RolloutBuffer(config.num_steps, num_envs, observation_space, action_space, device)
+        self.chunk = max((256 if is_image(observation_space) else 8192) // num_envs, 1)
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
@@ -178,8 +181,11 @@ class PPO:
         """The rollout [T, N] flattened to [T·N], with the old policy's log-probabilities and the advantages."""
         rollout = self.buffer.storage
         with self.acceleration.autocast(self.device):
-            parameters, values = self.network(rollout.obs)
-            next_values = self.network.value(rollout.next_obs)
+            parts = [self.network(part) for part in rollout.obs.split(self.chunk)]
+            parameters, values = (torch.cat(part) for part in zip(*parts, strict=True))
+            next_values = torch.cat([values[1:], self.network.value(rollout.next_obs[-1:])])
+            cut = rollout.truncations
+            next_values[cut] = self.network.value(rollout.next_obs[cut])  # an episode that ended goes on elsewhere
         log_probs = self.network.head.log_prob(parameters, rollout.actions)
         advantages = gae(
             rollout.rewards,
