@@ -42,6 +42,8 @@ def small_run(tmp_path_factory) -> Path:
         (["train", "ppo", "--normalize-obs", "--env-id", "ALE/Pong-v5"], 2, "leave it out"),
         (["train", "chess"], 2, "rl train {dqn|ppo|a2c|a3c|sac}"),
         (["train", "dqn", "--device", "cuda:7"], 1, "`rl doctor` says why; --device cpu trains without"),
+        (["train", "ppo", "--accelerate", "graph", "--device", "cpu"], 2, "CUDA graphs need a GPU"),
+        (["train", "ppo", "--accelerate", "fast"], 2, "choose one of auto, eager, graph, compile"),
         (["train", "dqn", "--device", "tpu"], 2, "choose auto, cpu, cuda or cuda:i"),
         (["fly"], 2, "no command 'fly'"),
         (["resume"], 2, "rl resume RUN"),

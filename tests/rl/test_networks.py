@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from gymnasium import spaces
 from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution
 
 from rl.networks import (
+    ActorCritic,
     categorical_entropy,
     categorical_log_prob,
     categorical_sample,
@@ -103,3 +105,18 @@ def test_a_squashed_draw_far_out_has_a_finite_log_density_and_gradient():
     (action.sum() + log_prob.sum()).backward()
     assert torch.isfinite(log_prob).all()
     assert torch.isfinite(parameters.grad).all()
+
+
+def test_a_shared_trunk_is_learned_by_policy_and_value_and_starts_as_separate_layers_do():
+    torch.manual_seed(0)
+    network = ActorCritic(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), (16, 16), shared_trunk=True)
+    obs = torch.randn(5, 4)
+    parameters, values = network(obs)
+    for output in (parameters, values):
+        gradients = torch.autograd.grad(output.square().sum(), list(network.trunk.parameters()), retain_graph=True)
+        assert all(gradient.abs().sum() > 0 for gradient in gradients)
+    assert len(network.actor) == len(network.critic) == 1
+    singular = torch.linalg.svdvals(network.trunk[2].weight)
+    torch.testing.assert_close(singular, torch.full((16,), 2**0.5))
+    torch.testing.assert_close(network.policy(obs), parameters)
+    torch.testing.assert_close(network.value(obs), values)

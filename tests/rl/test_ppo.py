@@ -10,6 +10,7 @@ from gymnasium import spaces
 from rl import ppo
 from rl.networks import ActorCritic
 from rl.ppo import PPO, Batch, Config, loss, normalized
+from rl.returns import gae
 from rl.transition import Transition
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
@@ -121,6 +122,25 @@ def test_each_epoch_covers_every_row_once_in_an_order_of_its_own(monkeypatch):
     assert sorted(first) == sorted(second) == rows
     assert first != second
     assert len(seen) == agent.updates == 4
+
+
+def test_a_rollout_is_evaluated_in_parts_and_bootstraps_from_the_true_successors():
+    torch.manual_seed(0)
+    agent = PPO(SMALL, OBSERVATIONS, ACTIONS, num_envs=3)
+    agent.chunk = 3  # 3 + 3 + 2 steps
+    generator = torch.Generator().manual_seed(1)
+    obs = torch.rand(3, 2, generator=generator)
+    for t in range(SMALL.num_steps):
+        next_obs = torch.rand(3, 2, generator=generator)
+        terminations = torch.tensor([t == 2, t == 7, False])
+        truncations = torch.tensor([t == 5, False, t == 7])
+        agent.observe(Transition(obs, agent.act(obs), torch.ones(3), next_obs, terminations, truncations))
+        ended = (terminations | truncations).unsqueeze(1)
+        obs = torch.where(ended, torch.rand(3, 2, generator=generator), next_obs)
+    rollout = agent.buffer.storage
+    values, next_values = agent.network.value(rollout.obs), agent.network.value(rollout.next_obs)
+    advantages = gae(rollout.rewards, values, next_values, rollout.terminations, rollout.truncations, 0.99, 0.95)
+    torch.testing.assert_close(agent._batch().advantages, advantages.flatten().detach())
 
 
 @pytest.mark.parametrize(("target_kl", "epochs"), [(1e-9, 1), (0.0, 6), (100.0, 6)])
