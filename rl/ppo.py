@@ -89,15 +89,20 @@ def loss(network: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, di
     policy_loss = -torch.min(ratio * batch.advantages, clipped * batch.advantages).mean()
     value_loss = 0.5 * (values - batch.returns).square().mean()
     entropy = head.entropy(parameters).mean()
-    total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    total = policy_loss + config.value_coef * value_loss
+    if config.entropy_coef:
+        total = total - config.entropy_coef * entropy
+    with torch.no_grad():
+        approx_kl = (ratio - 1 - log_ratio).mean()
+        clip_fraction = ((ratio - 1).abs() > config.clip_coef).float().mean()
     metrics = {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "approx_kl": (ratio - 1 - log_ratio).mean(),
-        "clip_fraction": ((ratio - 1).abs() > config.clip_coef).float().mean(),
+        "policy_loss": policy_loss.detach(),
+        "value_loss": value_loss.detach(),
+        "entropy": entropy.detach(),
+        "approx_kl": approx_kl,
+        "clip_fraction": clip_fraction,
     }
-    return total, {name: value.detach() for name, value in metrics.items()}
+    return total, metrics
 
 
 class PPO:
