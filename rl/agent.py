@@ -20,6 +20,10 @@ class Agent(Protocol):
         """Environment steps observed, summed over environments."""
 
     @property
+    def updates(self) -> int:
+        """Updates made: tells by which version of the networks a step was acted."""
+
+    @property
     def buffer(self) -> RolloutBuffer | ReplayBuffer:
         """Where its transitions wait."""
 
@@ -28,7 +32,9 @@ class Agent(Protocol):
         """Its optimisers, each with its loss, by name."""
 
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
-        """Actions [N, …] for observations [N, …], the best known without `explore`; nothing that is learned changes."""
+        """Actions [n, …] for observations [n, …] of any number of environments, the best known without `explore`;
+        nothing that is learned changes.
+        """
 
     def observe(self, transition: Transition) -> None:
         """Store one step of all environments."""

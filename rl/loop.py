@@ -20,7 +20,7 @@ from rl.evaluate import evaluate
 from rl.metrics import Console, Metrics
 from rl.run_config import RunConfig
 from rl.run_folder import RunFolder
-from rl.sampling import Lockstep
+from rl.sampling import DoubleBuffered, Lockstep, Sampler
 from rl.stop_signals import StopSignals
 
 LARGE_REPLAY = 64 * 2**20  # bytes from which on a replay is saved with the latest checkpoint only
@@ -83,13 +83,15 @@ class Loop:
         self,
         run: RunConfig,
         agent: Agent,
-        train_envs: envs.Envs,
+        train_envs: envs.Envs | envs.Halves,
         folder: RunFolder,
         on_episode: OnEpisode | None,
         progress: bool,
     ) -> None:
         self.config, self.agent, self.envs, self.folder = run, agent, train_envs, folder
-        self.sampler = Lockstep(agent, train_envs)
+        self.sampler: Sampler = (
+            DoubleBuffered(agent, train_envs) if isinstance(train_envs, envs.Halves) else Lockstep(agent, train_envs)
+        )
         self.on_episode, self.progress = on_episode, progress
         self.counters = Counters()
         self.saved_step = 0  # step of the latest checkpoint
@@ -190,7 +192,7 @@ class Loop:
         counters = self.counters
         speed = (counters.step - self.console.start_step) / (time.monotonic() - self.console.started)
         figures = {"episodes": counters.episodes, "average_return": counters.average_return, "steps_per_second": speed}
-        self.metrics.log(counters.step, figures | counters.unlogged)
+        self.metrics.log(counters.step, figures | counters.unlogged | self.sampler.take_metrics())
         counters.unlogged.clear()
         self.console.show(counters.step, counters.episodes, counters.average_return)
 

@@ -98,6 +98,11 @@ class Normalized:
         return self.agent.step
 
     @property
+    def updates(self) -> int:
+        """The agent's."""
+        return self.agent.updates
+
+    @property
     def buffer(self) -> RolloutBuffer | ReplayBuffer:
         """The agent's."""
         return self.agent.buffer

@@ -108,8 +108,11 @@ class RunFolder:
     def _kept(self) -> list[Path]:
         return list(self.latest.parent.glob("step-*.pt"))
 
-    def create(self, config: dict[str, Any]) -> None:
-        """Make the folder of a new run. Raises UsageError if it holds one already, RunError if it cannot be made."""
+    def create(self, config: dict[str, Any], **choices: str) -> None:
+        """Make the folder of a new run; `choices` that were made for it go to the manifest.
+
+        Raises UsageError if it holds one already, RunError if it cannot be made.
+        """
         if (self.path / "config.json").exists():
             raise UsageError(f"{self.path} already holds a run: `rl resume {self.path}`, or give another --run-dir")
         try:
@@ -121,7 +124,7 @@ class RunFolder:
             ) from error
         self.acquire()
         self.write_status("running", 0, 0)
-        self.write_json("manifest.json", manifest(config["run"]["seed"], config["run"]["device"]))
+        self.write_json("manifest.json", manifest(config["run"]["seed"], config["run"]["device"]) | choices)
         self.write_json("config.json", config)  # last: from here on it is a run that can be resumed
 
     def acquire(self) -> None:
