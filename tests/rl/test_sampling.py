@@ -140,8 +140,9 @@ def test_environments_that_cannot_be_saved_start_new_episodes_without_the_steps_
     resumed.load_state_dict(copy.deepcopy(halves.state_dict()))
     agent = Scriptwriter(resumed)
     sample(agent, resumed, 1)
-    assert agent.seen[0].obs[:, 1:].tolist() == [[0, 0]] * 3  # episode 0, step 0
-    assert agent.seen[0].obs[:, 0].tolist() == [seed % 100_000 for seed in episode_seeds(SEED, 1, 3)]
+    numbers = [seed % 100_000 for seed in episode_seeds(SEED, 1, 3)]
+    assert agent.seen[0].obs.tolist() == [[number, 0, 0] for number in numbers]
+    assert agent.seen[0].next_obs.tolist() == [[number, 0, 1] for number in numbers]
 
 
 def test_one_half_steps_while_the_other_is_received_and_both_do_when_sample_returns(make, tmp_path):
