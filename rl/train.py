@@ -123,6 +123,8 @@ def build(
     device: str,
 ) -> tuple[Agent, envs.Envs | envs.Halves]:
     """The agent and its training environments: in two halves where they are processes."""
+    if algorithm == "a3c" and run.backend == "async":  # they are daemons, which may have no processes of their own
+        raise UsageError("--backend async: a3c's workers are processes already: leave it out")
     torch.set_num_threads(run.threads)
     train_envs = envs.make(run.env_id, run.num_envs, run.seed, backend=run.backend, device=device)
     _, agent_type = ALGORITHMS[algorithm]

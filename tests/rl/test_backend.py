@@ -90,49 +90,52 @@ def test_a3c_which_has_processes_of_its_own_steps_in_turn(tmp_path):
     done = rl(*command, "--run-dir", tmp_path / "run", "--num-workers", "2", "--num-envs", "2")
     assert done.returncode == 0, done.stderr
     assert saved(tmp_path / "run", "config.json")["run"]["backend"] == "sync"
+    refused = rl("train", "a3c", "--backend", "async", "--run-dir", tmp_path / "refused")
+    assert refused.returncode == 2
+    assert "a3c's workers are processes already" in refused.stderr
 
 
-class Counted(Scripted):
+class Probed(Scripted):
     made = closed = 0
 
     def __init__(self):
         super().__init__()
-        Counted.made += 1
+        Probed.made += 1
 
     def reset(self, *, seed=None, options=None):
         np.random.random()  # of the generator that the run seeds
         return super().reset(seed=seed)
 
     def close(self):
-        Counted.closed += 1
+        Probed.closed += 1
 
 
-class Broken(Counted):
+class Breaking(Probed):
     def step(self, action):
         raise ValueError("broken")
 
 
-class Blind(Counted):
+class Blinded(Probed):
     def _obs(self):
         return super()._obs() + (np.nan if self.count == 2 else 0)
 
 
-for kind in (Counted, Broken, Blind):
+for kind in (Probed, Breaking, Blinded):
     gymnasium.register(f"{kind.__name__}-v0", kind, disable_env_checker=True)
 
 
 @pytest.mark.skipif(SEVERAL == "sync", reason="there is nothing to measure on one core")
 def test_the_probe_has_one_environment_of_its_own_which_it_closes():
-    Counted.made = Counted.closed = 0
-    choose_backend("auto", "Counted-v0", 4, seed=0)
-    assert (Counted.made, Counted.closed) == (1, 1)
+    Probed.made = Probed.closed = 0
+    choose_backend("auto", "Probed-v0", 4, seed=0)
+    assert (Probed.made, Probed.closed) == (1, 1)
 
 
 @pytest.mark.skipif(SEVERAL == "sync", reason="there is nothing to measure on one core")
 def test_the_probe_leaves_the_run_as_it_would_be_without(tmp_path):
     states = []
     for backend in ("auto", "sync"):
-        run = RunConfig("Counted-v0", run_dir=tmp_path / backend, backend=backend, **RUN)
+        run = RunConfig("Probed-v0", run_dir=tmp_path / backend, backend=backend, **RUN)
         train(run, CONFIG, progress=False)
         states.append([random_state()["numpy"], (tmp_path / backend / "checkpoints/latest.pt").read_bytes()])
     torch.testing.assert_close(states[0][0][1], states[1][0][1], rtol=0, atol=0)
@@ -143,13 +146,13 @@ def test_the_probe_leaves_the_run_as_it_would_be_without(tmp_path):
 @pytest.mark.parametrize(
     ("env_id", "error", "message"),
     [
-        ("Broken-v0", ValueError, "broken"),
-        ("Blind-v0", RuntimeError, r"environment \d gave observation\[0\] = nan after action"),
+        ("Breaking-v0", ValueError, "broken"),
+        ("Blinded-v0", RuntimeError, r"environment \d gave observation\[0\] = nan after action"),
         ("CartPoll-v1", UsageError, "CartPoll"),
     ],
 )
 def test_an_environment_that_breaks_gives_the_same_error_in_the_probe(tmp_path, backend, env_id, error, message):
-    Counted.made = Counted.closed = 0
+    Probed.made = Probed.closed = 0
     with pytest.raises(error, match=message):
         train(RunConfig(env_id, run_dir=tmp_path / "run", backend=backend, **RUN), CONFIG, progress=False)
-    assert Counted.made == Counted.closed
+    assert Probed.made == Probed.closed
