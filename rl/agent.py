@@ -24,7 +24,7 @@ class Agent(Protocol):
 
     @property
     def updates(self) -> int:
-        """Optimiser steps taken."""
+        """Updates made: tells by which version of the networks a step was acted."""
 
     @property
     def buffer(self) -> RolloutBuffer | ReplayBuffer:
@@ -35,7 +35,9 @@ class Agent(Protocol):
         """Its optimisers, each with its loss, by name."""
 
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
-        """Actions [N, …] for observations [N, …], the best known without `explore`; nothing that is learned changes."""
+        """Actions [n, …] for observations [n, …] of any number of environments, the best known without `explore`;
+        nothing that is learned changes.
+        """
 
     def observe(self, transition: Transition) -> None:
         """Store one step of all environments."""

@@ -20,6 +20,7 @@ from rl.a3c import A3C
 from rl.errors import NotFiniteError, RunError, UsageError
 from rl.loop import Loop
 from rl.run_config import RunConfig
+from rl.sampling import WholeRollouts
 from rl.train import train
 
 PHASES = ("environment", "acting", "copying", "updating", "logging and saving", "waiting", "rest")
@@ -92,7 +93,13 @@ class Measurement:
         self.loop, agent, train_envs = loop, loop.agent, loop.envs
         self.stopwatch = Stopwatch(agent.device, self.clock)
         self.stopwatch.time(agent, act="acting", observe="copying", learn="updating")
-        self.stopwatch.time(train_envs, step="environment", take_episodes="environment")
+        if isinstance(train_envs, envs.Halves):
+            self.stopwatch.time(train_envs, send="environment", receive="waiting", join="environment")
+        else:
+            self.stopwatch.time(train_envs, step="environment")
+        self.stopwatch.time(train_envs, take_episodes="environment")
+        if isinstance(loop.sampler, WholeRollouts):
+            self.stopwatch.time(loop.sampler, graph="environment")  # acts, too
         self.stopwatch.time(
             loop, _log="logging and saving", _save="logging and saving", _say_running="logging and saving"
         )
@@ -134,6 +141,7 @@ class Measurement:
             "device": agent.device,
             "backend": _backend(self.loop.envs),
             "threads": torch.get_num_threads(),
+            "accelerate": run.accelerate,
             "precision": run.precision,
             "warm_up_steps": step,
             "steps": steps,
@@ -185,7 +193,9 @@ def bench(run: RunConfig, algorithm: str, config: Any) -> dict[str, Any]:  # noq
 
 def table(report: dict[str, Any]) -> str:
     """What `bench` returned, for people."""
-    settings = ", ".join(f"{name} {report[name]}" for name in ("device", "backend", "threads", "precision"))
+    settings = ", ".join(
+        f"{name} {report[name]}" for name in ("device", "backend", "threads", "accelerate", "precision")
+    )
     lines = [
         f"{report['algorithm']} on {report['env_id']} x {report['num_envs']}: {settings}",
         f"{report['steps']:,} steps and {report['updates']:,} updates in {report['seconds']:.2f} s, after a warm-up of "
@@ -217,16 +227,16 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _own(train_envs: envs.Envs) -> envs.Envs:
+def _own(train_envs: envs.Envs | envs.Halves) -> envs.Envs:
     """The environments that this process steps: of a3c's, which stand for those of all workers, the first one's."""
-    return getattr(train_envs, "own", train_envs)
+    return train_envs.envs if isinstance(train_envs, envs.Halves) else getattr(train_envs, "own", train_envs)
 
 
-def _backend(train_envs: envs.Envs) -> str:
+def _backend(train_envs: envs.Envs | envs.Halves) -> str:
     own = _own(train_envs)
     if isinstance(own, envs.GymnasiumEnvs):
         return "async" if isinstance(own.envs, AsyncVectorEnv) else "sync"
-    return "native" if isinstance(own, envs.NativeEnvs) else "ale"
+    return "native" if isinstance(own, (envs.NativeEnvs, envs.DeviceEnvs)) else "ale"
 
 
 def _process_age() -> float:

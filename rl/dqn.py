@@ -143,13 +143,13 @@ class DQN:
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
-        """Actions [N] for observations [N, …]: ε-greedy, each environment by its own coin; greedy without `explore`."""
+        """Actions [n] for observations [n, …]: ε-greedy, each environment by its own coin; greedy without `explore`."""
         with self.acceleration.autocast(self.device):
             greedy = self.network(obs).argmax(dim=1)
         if not explore:
             return greedy
-        coins = torch.rand(self.num_envs, generator=self.generator, device=self.device)
-        random = torch.randint(self.num_actions, (self.num_envs,), generator=self.generator, device=self.device)
+        coins = torch.rand(len(obs), generator=self.generator, device=self.device)
+        random = torch.randint(self.num_actions, (len(obs),), generator=self.generator, device=self.device)
         return torch.where(coins < self.epsilon, random, greedy)
 
     def observe(self, transition: Transition) -> None:

@@ -83,7 +83,7 @@ class Loop:
         self,
         run: RunConfig,
         agent: Agent,
-        train_envs: envs.Envs,
+        train_envs: envs.Envs | envs.Halves,
         folder: RunFolder,
         on_episode: OnEpisode | None,
         progress: bool,
@@ -192,7 +192,7 @@ class Loop:
         counters = self.counters
         speed = (counters.step - self.console.start_step) / (time.monotonic() - self.console.started)
         figures = {"episodes": counters.episodes, "average_return": counters.average_return, "steps_per_second": speed}
-        self.metrics.log(counters.step, figures | counters.unlogged)
+        self.metrics.log(counters.step, figures | counters.unlogged | self.sampler.take_metrics())
         counters.unlogged.clear()
         self.console.show(counters.step, counters.episodes, counters.average_return)
 

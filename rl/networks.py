@@ -149,9 +149,9 @@ class ActorCritic(nn.Module):
     """A policy network and a value network with tanh and orthogonal initialisation, apart from one another.
 
     For pictures they are one linear layer each on the features of a `NatureCNN` that they share, as in PPO's reference
-    implementation; with `shared_trunk` they share their hidden layers in the same way. Discrete actions: the policy gives logits. Continuous ones, in ±1: it gives means, beside a standard
-    deviation for each dimension that does not depend on the state and starts at 1 (Huang et al. 2022, continuous
-    details 1 to 3).
+    implementation; with `shared_trunk` they share their hidden layers in the same way. Discrete actions: the policy
+    gives logits. Continuous ones, in ±1: it gives means, beside a standard deviation for each dimension that does not
+    depend on the state and starts at 1 (Huang et al. 2022, continuous details 1 to 3).
     """
 
     def __init__(

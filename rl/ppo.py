@@ -148,7 +148,7 @@ class PPO:
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
-        """Actions [N, …] for observations [N, …]: drawn from the policy, the most likely ones without `explore`."""
+        """Actions [n, …] for observations [n, …]: drawn from the policy, the most likely ones without `explore`."""
         with self.acceleration.autocast(self.device):
             head, parameters = self.network.head, self.network.policy(obs)
         return head.sample(parameters, self.generator) if explore else head.mode(parameters)

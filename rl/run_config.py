@@ -21,9 +21,7 @@ class RunConfig:
     seed: int = 0  # of networks, exploration and environments
     num_envs: int = 8  # environments stepped together
     device: str = "auto"  # auto (a usable GPU, else the CPU), cpu, cuda or cuda:i
-    backend: str = (
-        "auto"  # auto, native (batched arrays), sync (gymnasium, in turn), async (in processes) or ale (Atari)
-    )
+    backend: str = "auto"  # auto (ale or native, else by measurement), native, sync (in turn), async (processes), ale
     run_dir: Path | None = None  # run folder; by default a new one under models/runs
     stop_at_return: float | None = None  # end when the last 100 training episodes average this
     normalize_obs: bool = False  # scale observations by their running mean and deviation (ppo, a2c)

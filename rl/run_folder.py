@@ -108,8 +108,8 @@ class RunFolder:
     def _kept(self) -> list[Path]:
         return list(self.latest.parent.glob("step-*.pt"))
 
-    def create(self, config: dict[str, Any], choices: dict[str, str]) -> None:
-        """Make the folder of a new run; the manifest holds `choices`: what was chosen for it, and why.
+    def create(self, config: dict[str, Any], **choices: str) -> None:
+        """Make the folder of a new run; `choices` that were made for it go to the manifest.
 
         Raises UsageError if it holds one already, RunError if it cannot be made.
         """

@@ -146,9 +146,9 @@ class SAC:
 
     @torch.no_grad()
     def act(self, obs: Tensor, explore: bool = True) -> Tensor:
-        """Actions [N, A] in ±1: drawn from the policy (at first uniformly), tanh of its mean without `explore`."""
+        """Actions [n, A] in ±1: drawn from the policy (at first uniformly), tanh of its mean without `explore`."""
         if explore and self.step < self.config.learning_starts:
-            uniform = torch.rand(self.num_envs, self.action_size, generator=self.generator, device=self.device)
+            uniform = torch.rand(len(obs), self.action_size, generator=self.generator, device=self.device)
             return 2 * uniform - 1
         with self.acceleration.autocast(self.device):
             parameters = self.actor(obs).float()

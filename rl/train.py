@@ -11,6 +11,7 @@ from rl import a2c, a3c, checkpoint, dqn, envs, ppo, sac
 from rl.a3c_workers import Workers
 from rl.accelerate import choose_mode, keep_compiled_code
 from rl.agent import Agent
+from rl.backend import choose_backend
 from rl.errors import UsageError
 from rl.frames import is_image
 from rl.loop import Loop, OnEpisode, Result
@@ -44,16 +45,25 @@ def train(
     algorithm = next(name for name, (config_type, _) in ALGORITHMS.items() if type(config) is config_type)
     device = choose_device("cpu" if algorithm == "a3c" and run.device == "auto" else run.device)
     with RunFolder(run.run_dir or default_runs_folder() / run.name(algorithm)) as folder:
+        run, backend = _with_backend(run, algorithm)
         checkpoint.seed_random_state(run.seed)
         settings = {key: value for key, value in asdict(run).items() if key != "run_dir"} | {"device": device}
-        run, reason = _accelerated(run, device)
+        run, accelerate = _accelerated(run, device)
         agent, train_envs = build(run, algorithm, config, device)
-        choices = {"accelerate": run.accelerate, "accelerate_reason": reason}
-        folder.create({"algorithm": algorithm, "run": settings, "config": asdict(config)}, choices)
+        asked = {"algorithm": algorithm, "run": settings, "config": asdict(config)}
+        folder.create(asked, backend=backend, accelerate=accelerate)
         loop = Loop(run, agent, train_envs, folder, on_episode, progress)
         if on_start:
             on_start(loop)
         return loop.run()
+
+
+def _with_backend(run: RunConfig, algorithm: str) -> tuple[RunConfig, str]:
+    """`run` with its backend chosen, and why."""
+    if algorithm == "a3c" and run.backend == "auto" and not envs.special_backend(run.env_id):
+        return replace(run, backend="sync"), "sync: a3c's workers are processes already"
+    backend, reason = choose_backend(run.backend, run.env_id, run.num_envs, run.seed)
+    return replace(run, backend=backend), f"{backend}: {reason}"
 
 
 def resume(path: Path, changes: dict[str, Any] | None = None, *, progress: bool = True) -> Result | None:
@@ -89,7 +99,7 @@ def _accelerated(run: RunConfig, device: str) -> tuple[RunConfig, str]:
     mode, reason = choose_mode(run.accelerate, device, run.precision)
     if mode == "compile":
         keep_compiled_code(device)
-    return replace(run, accelerate=mode), reason
+    return replace(run, accelerate=mode), f"{mode}: {reason}"
 
 
 def load_agent(path: Path, device: str) -> tuple[RunConfig, Agent, dict[str, Any]]:
@@ -124,10 +134,17 @@ def parse(saved: dict[str, Any]) -> tuple[RunConfig, str, Any]:
     return RunConfig(**saved["run"]), algorithm, config_type(**values)
 
 
-def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Agent, envs.Envs]:  # noqa: ANN401
-    """The agent and its training environments."""
+def build(
+    run: RunConfig,
+    algorithm: str,
+    config: Any,  # noqa: ANN401
+    device: str,
+) -> tuple[Agent, envs.Envs | envs.Halves]:
+    """The agent and its training environments: in two halves where they are processes."""
     if run.replay_device != "auto" and not hasattr(config, "buffer_size"):
         raise UsageError(f"--replay-device {run.replay_device}: is for dqn and sac; {algorithm} has no replay")
+    if algorithm == "a3c" and run.backend == "async":  # they are daemons, which may have no processes of their own
+        raise UsageError("--backend async: a3c's workers are processes already: leave it out")
     torch.set_num_threads(run.threads)
     train_envs = envs.make(run.env_id, run.num_envs, run.seed, backend=run.backend, device=device)
     _, agent_type = ALGORITHMS[algorithm]
@@ -144,4 +161,7 @@ def build(run: RunConfig, algorithm: str, config: Any, device: str) -> tuple[Age
             )
         obs_shape = train_envs.observation_space.shape or ()
         agent = Normalized(agent, obs_shape, config.gamma, obs=run.normalize_obs, rewards=run.normalize_rewards)
+    # --normalize-obs moves its statistics with each step observed: one acted on before that would be off-policy
+    if isinstance(train_envs, envs.GymnasiumEnvs) and run.num_envs > 1 and not run.normalize_obs and train_envs.workers:
+        return agent, envs.Halves(train_envs, train_envs.workers)
     return agent, train_envs

@@ -12,11 +12,23 @@ import gymnasium
 from rl.envs.contract import Envs, Episode
 from rl.envs.device import DeviceEnvs
 from rl.envs.gymnasium_envs import GymnasiumEnvs, vectorize
+from rl.envs.halves import Halves
 from rl.envs.native import NativeEnvs
 from rl.errors import RunError, UsageError
 from rl.native_envs import NATIVE
 
-__all__ = ["BACKENDS", "DeviceEnvs", "Envs", "Episode", "GymnasiumEnvs", "NativeEnvs", "make", "vectorize"]
+__all__ = [
+    "BACKENDS",
+    "DeviceEnvs",
+    "Envs",
+    "Episode",
+    "GymnasiumEnvs",
+    "Halves",
+    "NativeEnvs",
+    "make",
+    "special_backend",
+    "vectorize",
+]
 
 BACKENDS = ("auto", "native", "sync", "async", "ale")
 EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium.envs.box2d": "box2d"}  # by gymnasium's package
@@ -37,9 +49,9 @@ def make(
     `env_id` is a registered id, or `module:Name-v0` where importing the module registers it. `backend`: `native` steps
     a batch of arrays (native_envs.py), in NumPy or, to train on a GPU, by torch on that GPU; `sync` steps gymnasium
     environments in turn, `async` each of them in a process of its own (worth it where one step takes a millisecond or
-    more), `ale` Atari games in threads; `auto` takes ale for ALE/ ids, else native where there is one, else sync.
-    Without `training`, Atari games neither cut rewards to their sign nor end with the loss of a life. With `render`
-    they can be filmed: native ones are gymnasium's then.
+    more), `ale` Atari games in threads; `auto` takes ale for ALE/ ids, else native where there is one, else sync: what
+    is faster, backend.py measures. Without `training`, Atari games neither cut rewards to their sign nor end with the
+    loss of a life. With `render` they can be filmed: native ones are gymnasium's then.
 
     Raises UsageError for an unknown id or backend and for spaces that no agent here can use, RunError where a package
     is missing.
@@ -50,11 +62,12 @@ def make(
         raise UsageError(f"--backend {backend}: choose one of {', '.join(BACKENDS)}")
     if env_id.startswith("ALE/") != (backend == "ale") and backend != "auto":
         raise UsageError(f"--backend {backend} --env-id {env_id}: Atari games are ALE/Name-v5 and need --backend ale")
-    if env_id.startswith("ALE/"):
+    special = special_backend(env_id)
+    if special == "ale":
         return _make_ale(env_id, num_envs, seed, device, training)
-    if backend == "native" and env_id not in NATIVE:
+    if backend == "native" and special != "native":
         raise UsageError(f"--backend native knows {', '.join(NATIVE)}, not {env_id}: use --backend sync")
-    if backend in ("auto", "native") and env_id in NATIVE and not render:
+    if backend in ("auto", "native") and special == "native" and not render:
         if training and device.startswith("cuda"):  # GPU only
             return DeviceEnvs(NATIVE[env_id](), num_envs, seed, device)
         return NativeEnvs(NATIVE[env_id](), num_envs, seed, device)
@@ -75,6 +88,13 @@ def make(
                     raise _missing(env_id, extra) from error
         raise UsageError(f"--env-id {env_id}: {error}".splitlines()[0]) from error
     return GymnasiumEnvs(envs, seed, device)
+
+
+def special_backend(env_id: str) -> str:
+    """The backend that is made for this very environment, ale or native; "" where it is one of gymnasium's."""
+    if env_id.startswith("ALE/"):
+        return "ale"
+    return "native" if env_id in NATIVE else ""
 
 
 def _make_ale(env_id: str, num_envs: int, seed: int, device: str, training: bool) -> Envs:

@@ -137,9 +137,9 @@ def episode_seeds(seed: int, restarts: int, num_envs: int) -> list[int]:
     return (np.random.SeedSequence([seed, restarts]).generate_state(num_envs) >> 1).tolist()
 
 
-def check_finite(obs: np.ndarray, rewards: np.ndarray, actions: Tensor) -> None:
-    """Raise NotFiniteError for the first nan or inf of observations [N, …] or rewards [N]; microseconds where all is
-    well.
+def check_finite(obs: np.ndarray, rewards: np.ndarray, actions: Tensor, first: int = 0) -> None:
+    """Raise NotFiniteError for the first nan or inf of observations [N, …] or rewards [N] of the environments from
+    number `first` on; microseconds where all is well.
     """
     if np.isfinite(rewards).all() and (obs.dtype == np.uint8 or np.isfinite(obs).all()):
         return
@@ -147,7 +147,9 @@ def check_finite(obs: np.ndarray, rewards: np.ndarray, actions: Tensor) -> None:
     i, *element = np.argwhere(~np.isfinite(values))[0].tolist()
     place = f"{name}{element}" if element else name
     value, action = values[(i, *element)], actions[i].tolist()
-    raise NotFiniteError(f"environment {i} gave {place} = {value} after action {action}: mend it, or bound its numbers")
+    raise NotFiniteError(
+        f"environment {first + i} gave {place} = {value} after action {action}: mend it, or bound its numbers"
+    )
 
 
 def transition(

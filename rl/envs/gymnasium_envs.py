@@ -3,7 +3,7 @@
 import functools
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -21,7 +21,7 @@ from rl.envs.contract import (
     observation_dtype,
     transition,
 )
-from rl.envs.workers import Workers
+from rl.envs.workers import StepResult, Workers
 from rl.errors import UsageError
 from rl.snapshot import restore, snapshot
 from rl.transition import Transition
@@ -78,6 +78,22 @@ def _are_saveable(envs: AnyVectorEnv) -> bool:
     return isinstance(envs, Workers)
 
 
+class Outcome(NamedTuple):
+    """What one step of n environments gave."""
+
+    obs: np.ndarray  # [n, …] to act on next
+    next_obs: np.ndarray  # [n, …] true successors
+    rewards: np.ndarray  # [n]
+    terminations: np.ndarray  # [n]
+    truncations: np.ndarray  # [n]
+
+    def check_finite(self, actions: Tensor, first: int = 0) -> None:
+        """Raise NotFiniteError for nan and inf; `first` is the number of the first environment."""
+        check_finite(self.obs, self.rewards, actions, first)
+        if self.next_obs is not self.obs:
+            check_finite(self.next_obs, self.rewards, actions, first)
+
+
 class GymnasiumEnvs:
     """A gymnasium vector environment in SAME_STEP mode.
 
@@ -95,6 +111,7 @@ class GymnasiumEnvs:
         check_actions(envs.single_action_space)
         self.scale = ActionScale(envs.single_action_space)
         self.envs = envs
+        self.workers = envs if isinstance(envs, Workers) else None
         self.num_envs = envs.num_envs
         self.observation_space = envs.single_observation_space
         self.action_space = envs.single_action_space
@@ -107,19 +124,26 @@ class GymnasiumEnvs:
 
     def step(self, actions: Tensor) -> Transition:
         """See `Envs.step`."""
-        array, rewards, terminations, truncations, infos = self.envs.step(self.scale(actions))
-        array = array.astype(self.dtype)  # a copy: the vector environment writes the next step into its own
+        outcome = self.outcome(self.envs.step(self.scale(actions)))
+        outcome.check_finite(actions)
+        return self.deliver(actions, outcome)
+
+    def outcome(self, result: StepResult) -> Outcome:
+        """What a vector environment's `step` returned, copied: it writes the next step into the same memory."""
+        array, rewards, terminations, truncations, infos = result
+        obs = next_obs = array.astype(self.dtype)
+        if (terminations | truncations).any():  # SAME_STEP: these rows already hold the next episode's first obs
+            next_obs = obs.copy()
+            for i in np.flatnonzero(terminations | truncations):
+                next_obs[i] = infos["final_obs"][i]
+        return Outcome(obs, next_obs, rewards, terminations, truncations)
+
+    def deliver(self, actions: Tensor, outcome: Outcome) -> Transition:
+        """The transition of all environments that `actions` and their outcome make; `obs` moves on."""
+        _, next_array, rewards, terminations, truncations = outcome
         ended = terminations | truncations
-        obs, self.obs = self.obs, self._tensor(array)
-        if ended.any():  # SAME_STEP: these rows of array already hold the next episode's first observation
-            check_finite(array, rewards, actions)
-            array = array.copy()
-            for i in np.flatnonzero(ended):
-                array[i] = infos["final_obs"][i]
-            next_obs = self._tensor(array)
-        else:
-            next_obs = self.obs
-        check_finite(array, rewards, actions)
+        obs, self.obs = self.obs, self.tensor(outcome.obs)
+        next_obs = self.tensor(next_array) if ended.any() else self.obs
         self.episodes.count(rewards, ended)
         return transition(obs, actions, rewards, next_obs, terminations, truncations)
 
@@ -167,7 +191,8 @@ class GymnasiumEnvs:
                 "action masks are not supported, and this environment gives them: wrap it so that a forbidden action "
                 "does nothing (gymnasium.ActionWrapper), or so that its reward is low"
             )
-        return self._tensor(array.astype(self.dtype))
+        return self.tensor(array.astype(self.dtype))
 
-    def _tensor(self, obs: np.ndarray) -> Tensor:
+    def tensor(self, obs: np.ndarray) -> Tensor:
+        """Observations as the agent takes them."""
         return torch.from_numpy(obs).to(self.device)

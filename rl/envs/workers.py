@@ -18,14 +18,18 @@ from multiprocessing import connection, forkserver, resource_tracker, util
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncVectorEnv, _async_worker
+from gymnasium.vector.utils import iterate
 
 from rl.errors import RunError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLOSING_SECONDS = 5  # that workers get to end by themselves
+
+StepResult = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]  # as gymnasium's `step` returns it
 
 
 class Workers(AsyncVectorEnv[Any, Any]):
@@ -50,7 +54,7 @@ class Workers(AsyncVectorEnv[Any, Any]):
         self._end = util.Finalize(self, _end_workers, (self.processes, self.parent_pipes), exitpriority=10)
 
     def reset(self, **options: Any) -> Any:  # noqa: ANN401
-        """See AsyncVectorEnv; this and the next three raise RunError where a worker died or its environment raised."""
+        """See AsyncVectorEnv; this and the next five raise RunError where a worker died or its environment raised."""
         with self._watched():
             return super().reset(**options)
 
@@ -58,6 +62,22 @@ class Workers(AsyncVectorEnv[Any, Any]):
         """See AsyncVectorEnv."""
         with self._watched():
             return super().step(actions)
+
+    def send(self, rows: slice, actions: np.ndarray) -> None:
+        """Start a step of the environments `rows`, one action each. None of them may have one in progress."""
+        with self._watched():
+            for pipe, action in zip(self.parent_pipes[rows], iterate(self.action_space, actions), strict=True):
+                pipe.send(("step", action))
+
+    def receive(self, rows: slice) -> StepResult:
+        """Wait for the step of `rows`; what `step` returns, for these rows, and of the infos `final_obs` alone."""
+        with self._watched():
+            results, successes = zip(*[pipe.recv() for pipe in self.parent_pipes[rows]], strict=True)
+            self._raise_if_errors(successes)
+        _, rewards, terminations, truncations, infos = zip(*results, strict=True)
+        final_obs = [info.get("final_obs") for info in infos]
+        ends = np.array(terminations, dtype=np.bool_), np.array(truncations, dtype=np.bool_)
+        return self.observations[rows], np.array(rewards, dtype=np.float64), *ends, {"final_obs": final_obs}
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """See AsyncVectorEnv."""

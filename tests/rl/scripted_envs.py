@@ -1,6 +1,7 @@
 """Environments whose every step is known beforehand, in a module of their own so that workers can import them."""
 
 import os
+import time
 
 import gymnasium
 import numpy as np
@@ -63,6 +64,14 @@ class Troubled(Scripted):
         return obs, float("inf") if action == 4 else reward, *rest
 
 
+class Slow(Scripted):
+    """A step takes 5 ms."""
+
+    def step(self, action):
+        time.sleep(0.005)
+        return super().step(action)
+
+
 class Pixels(Scripted):
     """Images [channels, height, width]."""
 
@@ -74,4 +83,5 @@ class Pixels(Scripted):
 
 gymnasium.register("Scripted-v0", Scripted, max_episode_steps=6, disable_env_checker=True)
 gymnasium.register("Troubled-v0", Troubled, disable_env_checker=True)
+gymnasium.register("Slow-v0", Slow, max_episode_steps=6, disable_env_checker=True)
 gymnasium.register("Pixels-v0", Pixels, disable_env_checker=True)

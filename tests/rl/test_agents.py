@@ -77,6 +77,16 @@ def test_actions_are_int64_one_for_each_environment_or_float32_in_rows(case):
     assert (actions.dtype, actions.shape) == expected
 
 
+@pytest.mark.parametrize("steps", [0, 20])  # SAC draws its first actions in another way
+@pytest.mark.parametrize("case", ALL, ids="-".join)
+def test_an_agent_acts_for_some_of_its_environments_too(case, steps):
+    agent, vector = make(case)
+    train(agent, vector, steps)
+    whole, part = vector.obs, vector.obs[1:]
+    assert agent.act(part).shape == agent.act(whole)[1:].shape
+    torch.testing.assert_close(agent.act(part, explore=False), agent.act(whole, explore=False)[1:])
+
+
 @pytest.mark.parametrize("case", ALL, ids="-".join)
 def test_learn_is_empty_unless_an_update_was_due_and_then_names_finite_scalars(case):
     agent, vector = make(case)

@@ -16,7 +16,7 @@ LAYERS = [
     {"a3c"},  # the one agent made of another
     {"a2c"},
     {"failures", "sampling"},
-    {"evaluate", "video", "metrics", "run_config", "run_folder", "stop_signals"},
+    {"backend", "evaluate", "video", "metrics", "run_config", "run_folder", "stop_signals"},
     {"checkpoint", "envs"},
     {"networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
     {"agent"},

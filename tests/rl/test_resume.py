@@ -28,6 +28,7 @@ FLAGS = {
 RUN = ["--seed", "5", "--checkpoint-interval", "300", "--eval-interval", "1000", "--log-interval", "200"]
 STEPS = 2500
 CASES = [("dqn", "native"), ("ppo", "sync"), ("a2c", "native"), ("sac", "sync"), ("ppo", "native"), ("dqn", "sync")]
+CASES += [("dqn", "async"), ("a2c", "async")]
 
 
 def start(run: Path, algorithm: str, steps: int, *flags: str, **options) -> RlProcess:
@@ -86,7 +87,12 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "backend"),
-    [*itertools.product(["a2c", "dqn", "ppo", "sac"], ["native", "sync"]), ("ppo", "async")],
+    [
+        *itertools.product(["a2c", "dqn", "ppo", "sac"], ["native", "sync"]),
+        ("ppo", "async"),  # in lockstep, since it normalises observations
+        ("a2c", "async"),  # in halves
+        ("dqn", "async"),
+    ],
 )
 def test_a_run_killed_and_resumed_equals_the_run_left_alone_bit_for_bit(tmp_path, left_alone, algorithm, backend):
     (whole, _), killed = left_alone(algorithm, backend), tmp_path / "killed"
@@ -121,7 +127,7 @@ def test_a_run_killed_at_random_moments_equals_the_run_left_alone_bit_for_bit(tm
     assert_same_run(whole, killed)
 
 
-@pytest.mark.parametrize("case", range(6))
+@pytest.mark.parametrize("case", range(len(CASES)))
 def test_a_run_stopped_by_signals_at_random_moments_equals_the_run_left_alone(tmp_path, left_alone, case):
     rng = random.Random(case)
     algorithm, backend = CASES[case % len(CASES)]
@@ -170,15 +176,22 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, left_alo
     assert_same_run(whole, killed)
 
 
-def test_a_signal_to_all_processes_saves_a_run_with_workers_too_as_docker_stop_may_send_it(tmp_path, left_alone):
-    (whole, _), stopped = left_alone("ppo", "async"), tmp_path / "stopped"
-    process = start(stopped, "ppo", STEPS, "--backend", "async", new_session=True)
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])  # in lockstep, since it normalises observations; in halves
+def test_a_signal_to_all_processes_saves_a_run_with_workers_too_as_docker_stop_may_send_it(
+    tmp_path, left_alone, algorithm
+):
+    (whole, _), stopped = left_alone(algorithm, "async"), tmp_path / "stopped"
+    process = start(stopped, algorithm, STEPS, "--backend", "async", new_session=True)
     wait_for_step(stopped, 600, process)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait() == 143
     assert status(stopped)["state"] == "interrupted"
     assert rl("resume", stopped).returncode == 0
     assert_same_run(whole, stopped)
+
+
+def test_normalised_observations_are_acted_on_in_lockstep_so_that_processes_change_nothing(left_alone):
+    assert_same_run(left_alone("ppo", "sync")[0], left_alone("ppo", "async")[0])
 
 
 def test_a_hangup_is_ignored_where_it_was_ignored_before_as_under_nohup(tmp_path):
