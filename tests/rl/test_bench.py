@@ -265,7 +265,7 @@ def test_the_command_prints_one_json_object():
 def test_the_table_has_a_line_for_each_phase_and_says_where_no_update_was_measured():
     done = rl("bench", "ppo", "--total-steps", "800", cwd=Path.cwd())
     lines = done.stdout.splitlines()
-    assert lines[0] == "ppo on CartPole-v1 x 8: device cpu, backend native, threads 1, precision fp32"
+    assert lines[0] == "ppo on CartPole-v1 x 8: device cpu, backend native, threads 1, accelerate eager, precision fp32"
     assert lines[1].startswith("640 steps and 0 updates in ")
     assert [line[:20].strip() for line in lines[3:12]] == ["phase", *PHASES, "all"]
     assert lines[-1] == "no update fell into the measured steps: give more --total-steps"
