@@ -175,12 +175,12 @@ class Run:
 
     @property
     def asked_steps(self) -> int:
-        """Environment steps to train for; whole rollouts where there are any."""
+        """Environment steps to train for; two whole rollouts at least where there are any."""
         if isinstance(self.work, Goal):
             return self.work.max_steps
         if isinstance(self.work, OnPolicy):
             return self.work.steps // self.work.rollouts * max(round(self.share * self.work.rollouts), 2)
-        return round(self.share * self.work.steps)
+        return self.work.learning_starts + round(self.share * self.work.updates)
 
     @property
     def algorithm(self) -> str:
@@ -244,7 +244,9 @@ class Run:
             raise Ended
 
     def report(self) -> None:
-        """Print the line."""
+        """Print the line; ends with an error where nothing was left to time after the warm-up."""
+        if self.rate is None and not isinstance(self.work, Goal):
+            sys.exit(f"--share {self.share}: too little of {self.name} to time anything")
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         row = {
             "peer": self.peer,
