@@ -80,7 +80,7 @@ def measured(num_envs: int, width: int, seconds: float) -> Point:
 
 
 def plot(points: list[Point], path: Path) -> None:
-    """Speed and memory against each size, on logarithmic axes."""
+    """Speed and memory against each size."""
     matplotlib.use("agg")
     from matplotlib import pyplot
 
@@ -92,9 +92,11 @@ def plot(points: list[Point], path: Path) -> None:
     for column, (name, field, line) in enumerate(columns):
         line = sorted(line)
         for row, value in enumerate(("steps_per_second", "peak_memory_mb")):
-            axes[row, column].loglog([one[field] for one in line], [getattr(one, value) for one in line], "o-")
+            draw = axes[row, column].loglog if row == 0 else axes[row, column].semilogx
+            draw([one[field] for one in line], [getattr(one, value) for one in line], "o-")
             axes[row, column].grid(True, which="major", alpha=0.3)
         axes[1, column].set_xlabel(name)
+        axes[1, column].set_ylim(bottom=0)
     axes[0, 0].set_ylabel("steps per second")
     axes[1, 0].set_ylabel("peak memory, MB")
     figure.savefig(path, dpi=80)
