@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-SHELL_SCRIPTS := entrypoint.sh .ci/run $(wildcard container/*.sh scripts/*.sh tests/container/*.sh)
+SHELL_SCRIPTS := entrypoint.sh .ci/run $(wildcard container/*.sh scripts/*.sh tests/container/*.sh benchmarks/peers/*.sh)
 
 FAST := not learning and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help up down lab train test test-all lint image lock
+.PHONY: help up down lab train test test-all bench lint image lock
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -35,6 +35,9 @@ test: .venv/ready-to-test lint ## lint, types, and all fast tests; the container
 test-all: test ## make test, then the learning gates, fifty kills and whatever else takes long
 	$(BIN)/pytest -m "learning or slow" tests
 
+bench: .venv/ready-to-test .venv-peers/ready .venv-pufferlib/ready ## the peers and rl side by side: the ratio table (≤ 40 minutes)
+	$(BIN)/python benchmarks/side_by_side.py
+
 lint: .venv/ready-to-test ## ruff, mypy and shellcheck
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -61,3 +64,18 @@ lock: .venv/ready-to-test ## resolve requirements.txt into the hashed lock of th
 .venv/ready-to-test: .venv/ready requirements-dev.txt
 	@$(BIN)/pip install --quiet --requirement requirements-dev.txt
 	@touch $@
+
+.venv-peers/ready: benchmarks/peers/requirements.txt
+	@[ -x .venv-peers/bin/pip ] || $(PYTHON) -m venv .venv-peers
+	@echo "Setting up .venv-peers; the first time takes some minutes."
+	@.venv-peers/bin/pip install --quiet "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $<)"
+	@build=$$(.venv-peers/bin/pip freeze | grep '^torch=='); \
+		.venv-peers/bin/pip install --quiet --requirement $<; \
+		[ "$$(.venv-peers/bin/pip freeze | grep '^torch==')" = "$$build" ] || \
+		{ echo "make: the peers brought another build of torch than $$build" >&2; exit 1; }
+	@touch $@
+
+.venv-pufferlib/ready: benchmarks/peers/pufferlib.sh
+	@echo "Building PufferLib's CartPole in .venv-pufferlib; about two minutes."
+	@if $< $(PYTHON) .venv-pufferlib; then touch $@; \
+		else echo "make bench: PufferLib could not be built here, so its lines of the table stay empty"; fi
