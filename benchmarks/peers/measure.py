@@ -8,8 +8,9 @@ needed here. Two kinds of work are trained:
 `seconds` counts from where training is called. Returns are counted by `Recorded`, around each environment, for half a
 microsecond a step.
 
-*Works*: a fixed number of updates with the same hyper-parameters, network and environment code. Optimiser steps are
-counted by torch's own hook, whoever makes them; `rate` is measured from the end of the first fifth of them to the last.
+*Works*: a fixed number of updates with the same hyper-parameters, network and environment code. Steps of the peers'
+optimisers are counted by torch's own hook, steps of ours, which are not torch.optim's, around their `step`; `rate` is
+measured from the end of the first fifth of them to the last.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from typing import Any
 
 import gymnasium
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class OnPolicy:
     value_coef: float = 0.5
     entropy_coef: float = 0.0
     max_grad_norm: float = 0.5
-    hidden_sizes: tuple[int, ...] = (64, 64)  # tanh, policy and values apart
+    hidden_sizes: tuple[int, ...] = (64, 64)  # tanh, policy and values apart …
+    shared_trunk: bool = False  # … or on the same hidden layers
     unit = "steps"  # of `rate`, a second
 
     @property
@@ -118,7 +120,7 @@ WORKS: dict[str, Goal | OnPolicy | OffPolicy | Stepping] = {
     "dqn-cartpole": OffPolicy("CartPole-v1", 3_100, 64, (128, 128)),
     "sac-pendulum": OffPolicy("Pendulum-v1", 1_100, 256, (256, 256)),
     "ppo-cartpole-4096": OnPolicy(
-        "CartPole-v1", 4_096, 64, 1, 8, rollouts=15, gamma=0.95, gae_lambda=0.9, hidden_sizes=(128,)
+        "CartPole-v1", 4_096, 64, 1, 8, rollouts=15, gamma=0.95, gae_lambda=0.9, hidden_sizes=(128,), shared_trunk=True
     ),
     "ppo-pong": OnPolicy(
         "ALE/Pong-v5", 8, 128, 4, 4, rollouts=5, learning_rate=2.5e-4, clip_coef=0.1, entropy_coef=0.01, hidden_sizes=()
@@ -189,7 +191,7 @@ class Run:
 
     def train(self, learn: Callable[[], Any]) -> None:
         """Time `learn()`, the peer's training, to its end or to the goal."""
-        handle = register_optimizer_step_post_hook(self._stepped)
+        handle = register_optimizer_step_post_hook(self.stepped)
         self.warm: tuple[float, int] | None = None  # when the warm-up was over, and after how many updates
         self.last = self.start = time.perf_counter()
         if isinstance(self.work, Goal):
@@ -208,7 +210,8 @@ class Run:
             per_update = self.work.steps / self.work.updates if isinstance(self.work, OnPolicy) else 1.0
             self.rate = updates * per_update / seconds
 
-    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+    def stepped(self, optimizer: object, *_: object) -> None:
+        """Count a step of `optimizer`."""
         self.optimizers.add(id(optimizer))
         self.optimizer_steps += 1
         if isinstance(self.work, Goal):

@@ -1,5 +1,6 @@
 """Our side, through the library: `--work` as in measure.py, run by the project's own environment."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from measure import Goal, OnPolicy, Run, Stepping
 
 from rl import dqn, envs, ppo, sac
-from rl.loop import Counters
+from rl.loop import Counters, Loop
 from rl.native_envs import NATIVE
 from rl.run_config import RunConfig
 from rl.train import train
@@ -32,11 +33,8 @@ def same_work() -> tuple[RunConfig, Any]:
     """The shared hyper-parameters, on the environments that the peers step."""
     if isinstance(work, OnPolicy):
         rollout = work.num_envs * work.num_steps
-        if run.name == "ppo-cartpole-4096":
-            backend = "native"
-            run.extra = {"note": "policy and values each with 128 hidden units of their own, PufferLib's share them"}
-        else:
-            backend = "ale" if work.env_id.startswith("ALE/") else "sync"
+        backend = "ale" if work.env_id.startswith("ALE/") else "sync"
+        backend = "native" if run.name == "ppo-cartpole-4096" else backend
         config: Any = ppo.Config(
             num_steps=work.num_steps,
             num_epochs=work.num_epochs,
@@ -49,8 +47,10 @@ def same_work() -> tuple[RunConfig, Any]:
             entropy_coef=work.entropy_coef,
             max_grad_norm=work.max_grad_norm,
             hidden_sizes=work.hidden_sizes,
+            shared_trunk=work.shared_trunk,
         )
-        return RunConfig(work.env_id, num_envs=work.num_envs, backend=backend, log_interval=rollout), config
+        settings = RunConfig(work.env_id, num_envs=work.num_envs, backend=backend, log_interval=rollout)
+        return replace(settings, gradient_accumulation=max(1, work.batch_size // 8_192)), config
     settings = {
         "learning_rate": work.learning_rate,
         "gamma": work.gamma,
@@ -65,6 +65,21 @@ def same_work() -> tuple[RunConfig, Any]:
     else:
         config = sac.Config(tau=work.tau, **settings)
     return RunConfig(work.env_id, num_envs=1, backend="sync"), config
+
+
+def count_updates(loop: Loop) -> None:
+    """Tell `run` of every optimiser step, as torch's hook tells it of the peers'."""
+
+    def counted(optimizer: Any, step: Callable[[], None]) -> Callable[[], None]:  # noqa: ANN401
+        def step_and_count() -> None:
+            step()
+            run.stepped(optimizer)
+
+        return step_and_count
+
+    for descent in loop.agent.descents.values():
+        optimizer: Any = descent.optimizer
+        optimizer.step = counted(optimizer, optimizer.step)
 
 
 def learn() -> None:
@@ -82,10 +97,10 @@ def learn() -> None:
 
     changes |= {"total_steps": run.asked_steps, "seed": run.seed, "threads": run.threads, "device": "cpu"}
     changes |= {"eval_episodes": 0, "run_dir": Path("run")}
-    result = train(replace(settings, **changes), config, on_episode=on_episode, progress=False)
+    result = train(replace(settings, **changes), config, on_episode=on_episode, on_start=count_updates, progress=False)
     run.steps = result.counters.step
     if result.agent.updates != run.updates:
-        raise RuntimeError(f"{result.agent.updates} updates were made, of which torch's hook saw {run.updates}")
+        raise RuntimeError(f"{result.agent.updates} updates were made, of which {run.updates} were counted")
 
 
 def step(work: Stepping) -> None:
@@ -96,13 +111,13 @@ def step(work: Stepping) -> None:
         actions = rng.integers(0, native.action_space.n, (64, work.num_envs))
     else:
         actions = rng.uniform(-1, 1, (64, work.num_envs, 1)).astype(np.float32)
-    state = native.initial(work.num_envs, rng)
+    state = native.initial(np, work.num_envs, rng)
 
     def raw(i: int) -> None:
         nonlocal state
         state, _, terminations = native.step(np, state, actions[i % len(actions)])
         if terminations.any():
-            state[:, terminations] = native.initial(int(terminations.sum()), rng)
+            state[:, terminations] = native.initial(np, int(terminations.sum()), rng)
         native.observe(np, state)
 
     run.step_for(raw)
