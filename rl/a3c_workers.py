@@ -120,7 +120,7 @@ def work(
     """What worker `rank` does until it is told to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # rank 0 gets them too, saves, and stops the others
-    torch.set_num_threads(run.threads)
+    torch.set_num_threads(max(run.threads, 1))
     own = envs.make(run.env_id, run.num_envs, seed, backend=run.backend)
     spaces = own.observation_space, own.action_space
     agent = a3c.A3C(config, *spaces, run.num_envs, "cpu", seed, run.acceleration, shared, rank)

@@ -31,7 +31,7 @@ class RunConfig:
     eval_episodes: int = 10  # greedy episodes per evaluation
     checkpoint_interval: int = 25_000  # environment steps between checkpoints
     keep_checkpoints: int = 5  # newest step-N.pt files that are kept
-    threads: int = 1  # CPU threads of torch; small networks are fastest on one
+    threads: int = 0  # CPU threads of torch; 0 takes one for small networks, which are fastest so, else all cores
     accelerate: str = "auto"  # auto (see the manifest for its choice), eager, graph (CUDA graphs) or compile
     precision: str = "fp32"  # of the networks' matrix products: fp32, bf16 or fp16
     gradient_accumulation: int = 1  # parts that each batch is split into: the same result in less memory
@@ -53,9 +53,8 @@ class RunConfig:
                 "log_interval",
                 "checkpoint_interval",
                 "keep_checkpoints",
-                "threads",
             ),
-            not_negative=("seed", "eval_interval", "eval_episodes"),
+            not_negative=("seed", "eval_interval", "eval_episodes", "threads"),
         )
 
     def name(self, algorithm: str) -> str:

@@ -11,13 +11,17 @@ from rl import a2c, a3c, checkpoint, dqn, envs, ppo, sac
 from rl.a3c_workers import Workers
 from rl.accelerate import choose_mode, keep_compiled_code
 from rl.agent import Agent
-from rl.backend import choose_backend
+from rl.backend import available_cores, choose_backend
 from rl.errors import UsageError
 from rl.frames import is_image
 from rl.loop import Loop, OnEpisode, Result
 from rl.normalize import Normalized
 from rl.run_config import RunConfig, choose_device
 from rl.run_folder import RunFolder, default_runs_folder, read_config, read_status
+
+WORTH_SHARING = (
+    4_000_000  # rows of a batch times weights, from which on more CPU threads were faster (docs/performance.md)
+)
 
 ALGORITHMS: dict[str, tuple[type[Any], type[Any]]] = {
     "dqn": (dqn.Config, dqn.DQN),
@@ -50,6 +54,7 @@ def train(
         settings = {key: value for key, value in asdict(run).items() if key != "run_dir"} | {"device": device}
         run, accelerate = _accelerated(run, device)
         agent, train_envs = build(run, algorithm, config, device)
+        settings["threads"] = torch.get_num_threads()
         asked = {"algorithm": algorithm, "run": settings, "config": asdict(config)}
         folder.create(asked, backend=backend, accelerate=accelerate)
         loop = Loop(run, agent, train_envs, folder, on_episode, progress)
@@ -145,11 +150,12 @@ def build(
         raise UsageError(f"--replay-device {run.replay_device}: is for dqn and sac; {algorithm} has no replay")
     if algorithm == "a3c" and run.backend == "async":  # they are daemons, which may have no processes of their own
         raise UsageError("--backend async: a3c's workers are processes already: leave it out")
-    torch.set_num_threads(run.threads)
+    torch.set_num_threads(max(run.threads, 1))  # inherited by worker processes
     train_envs = envs.make(run.env_id, run.num_envs, run.seed, backend=run.backend, device=device)
     _, agent_type = ALGORITHMS[algorithm]
     spaces = train_envs.observation_space, train_envs.action_space
     agent = agent_type(config, *spaces, run.num_envs, device, run.seed, run.acceleration)
+    torch.set_num_threads(run.threads or _threads(run, config, agent, is_image(train_envs.observation_space)))
     if isinstance(agent, a3c.A3C):
         train_envs = Workers(train_envs, agent, run)
     if run.normalize_obs or run.normalize_rewards:
@@ -165,3 +171,12 @@ def build(
     if isinstance(train_envs, envs.GymnasiumEnvs) and run.num_envs > 1 and not run.normalize_obs and train_envs.workers:
         return agent, envs.Halves(train_envs, train_envs.workers)
     return agent, train_envs
+
+
+def _threads(run: RunConfig, config: Any, agent: Agent, images: bool) -> int:  # noqa: ANN401
+    """All cores where an update multiplies enough to share; a small network loses more by sharing than it gains."""
+    rows = getattr(config, "batch_size", 0)
+    rows = rows or config.num_steps * run.num_envs // getattr(config, "num_minibatches", 1)
+    weights = sum(weight.numel() for descent in agent.descents.values() for weight in descent.parameters.values())
+    large = images or rows * weights >= WORTH_SHARING
+    return available_cores() if large and agent.device == "cpu" else 1

@@ -103,6 +103,21 @@ def test_a_parameter_that_the_loss_did_not_depend_on_stays(name):
     assert torch.equal(fresh[1], before)
 
 
+def test_weights_in_the_order_of_convolutions_move_as_in_any_other():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 5, 2), nn.Flatten(), nn.Linear(20, 1))
+    ordered = copy.deepcopy(network).to(memory_format=torch.channels_last)
+    optimizer, reference = Adam(list(ordered.parameters()), 1e-2), torch.optim.Adam(network.parameters(), lr=1e-2)
+    for _ in range(3):
+        pictures = torch.randn(4, 3, 3, 3)
+        for one, descent in ((network, reference), (ordered, optimizer)):
+            for parameter in one.parameters():
+                parameter.grad = None
+            one(pictures).square().mean().backward()
+            descent.step()
+    torch.testing.assert_close(ordered.state_dict(), network.state_dict())
+
+
 def test_training_does_not_import_the_compiler(tmp_path):
     code = (
         "import sys, rl.__main__; sys.argv[1:] = sys.argv[1:]\n"

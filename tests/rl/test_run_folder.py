@@ -3,9 +3,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rl import dqn, ppo
+from rl.backend import available_cores
 from rl.errors import RunError, UsageError
 from rl.run_config import RunConfig
 from rl.run_folder import RunFolder, is_live, read_config
@@ -149,3 +151,17 @@ def test_a_run_that_reached_its_goal_goes_on_when_more_steps_are_asked_for(tmp_p
     assert not further.solved
     again = resume(result.path, {"total_steps": 12_000, "stop_at_return": 1.0}, progress=False)
     assert (again.solved, again.counters.step) == (True, further.counters.step)
+
+
+@pytest.mark.parametrize(
+    ("hidden_sizes", "asked", "threads"), [((8,), 0, 1), ((256, 256), 0, available_cores()), ((256, 256), 1, 1)]
+)
+def test_a_small_network_trains_on_one_thread_a_large_one_on_all_unless_asked(tmp_path, hidden_sizes, asked, threads):
+    run = RunConfig(num_envs=8, total_steps=64, device="cpu", eval_episodes=0, threads=asked, run_dir=tmp_path / "run")
+    before = torch.get_num_threads()
+    try:
+        train(run, ppo.Config(num_steps=64, num_minibatches=1, hidden_sizes=hidden_sizes), progress=False)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["run"]["threads"] == threads
