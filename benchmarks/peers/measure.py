@@ -116,14 +116,14 @@ WORKS: dict[str, Goal | OnPolicy | OffPolicy | Stepping] = {
     "ppo-cartpole-475": Goal("CartPole-v1", 475.0, 100, 300_000),
     "dqn-cartpole-195": Goal("CartPole-v1", 195.0, 100, 200_000),
     "sac-pendulum-200": Goal("Pendulum-v1", -200.0, 10, 20_000),
-    "ppo-cartpole": OnPolicy("CartPole-v1", 8, 32, 20, 1, rollouts=100),
-    "dqn-cartpole": OffPolicy("CartPole-v1", 3_100, 64, (128, 128)),
-    "sac-pendulum": OffPolicy("Pendulum-v1", 1_100, 256, (256, 256)),
+    "ppo-cartpole": OnPolicy("CartPole-v1", 8, 32, 20, 1, rollouts=50),
+    "dqn-cartpole": OffPolicy("CartPole-v1", 2_100, 64, (128, 128)),
+    "sac-pendulum": OffPolicy("Pendulum-v1", 600, 256, (256, 256)),
     "ppo-cartpole-4096": OnPolicy(
-        "CartPole-v1", 4_096, 64, 1, 8, rollouts=15, gamma=0.95, gae_lambda=0.9, hidden_sizes=(128,), shared_trunk=True
+        "CartPole-v1", 4_096, 64, 1, 8, rollouts=12, gamma=0.95, gae_lambda=0.9, hidden_sizes=(128,), shared_trunk=True
     ),
     "ppo-pong": OnPolicy(
-        "ALE/Pong-v5", 8, 128, 4, 4, rollouts=5, learning_rate=2.5e-4, clip_coef=0.1, entropy_coef=0.01, hidden_sizes=()
+        "ALE/Pong-v5", 8, 128, 4, 4, rollouts=4, learning_rate=2.5e-4, clip_coef=0.1, entropy_coef=0.01, hidden_sizes=()
     ),
     "step-cartpole-4096": Stepping("CartPole-v1", 4_096),
     "step-pendulum-1024": Stepping("Pendulum-v1", 1_024),

@@ -50,6 +50,9 @@ def same_work() -> tuple[RunConfig, Any]:
             shared_trunk=work.shared_trunk,
         )
         settings = RunConfig(work.env_id, num_envs=work.num_envs, backend=backend, log_interval=rollout)
+        if backend == "ale":  # lower precision is a choice of ours; fp32 is measured beside it (`rl bench amp`)
+            settings = replace(settings, precision="bf16")
+            run.extra = {"note": "bf16"}
         return replace(settings, gradient_accumulation=max(1, work.batch_size // 8_192)), config
     settings = {
         "learning_rate": work.learning_rate,

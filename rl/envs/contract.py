@@ -62,10 +62,11 @@ class EpisodeCounter:
         """Add one step of every environment, rewards [N]; where `ended` [N] close the episode."""
         self.returns += rewards
         self.lengths += 1
-        for i in np.flatnonzero(ended):
-            self.finished.append(Episode(float(self.returns[i]), int(self.lengths[i])))
-        self.returns[ended] = 0.0
-        self.lengths[ended] = 0
+        rows = np.flatnonzero(ended)
+        if rows.size:
+            self.finished += map(Episode, self.returns[rows].tolist(), self.lengths[rows].tolist())
+            self.returns[rows] = 0.0
+            self.lengths[rows] = 0
 
     def take(self) -> list[Episode]:
         """The finished episodes, once."""

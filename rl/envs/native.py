@@ -29,20 +29,24 @@ class NativeEnvs:
         self.rng = np.random.default_rng(seed)
         self.state = environment.initial(np, num_envs, self.rng)
         self.episodes = EpisodeCounter(num_envs)
-        self.obs = self._tensor(self._observe())
+        self.obs = self._tensor(self._observe(self.state))
 
     def step(self, actions: Tensor) -> Transition:
         """See `Envs.step`."""
         self.state, rewards, terminations = self.environment.step(np, self.state, self.scale(actions))
         truncations = self.episodes.lengths + 1 >= self.environment.max_episode_steps
         ended = terminations | truncations
-        next_array = self._observe()
+        next_array = self._observe(self.state)
         check_finite(next_array, rewards, actions)
         self.episodes.count(rewards, ended)
         obs, next_obs = self.obs, self._tensor(next_array)
-        if ended.any():
-            self.state[:, ended] = self.environment.initial(np, int(ended.sum()), self.rng)
-            self.obs = self._tensor(self._observe())
+        rows = np.flatnonzero(ended)
+        if rows.size:
+            first = self.environment.initial(np, rows.size, self.rng)
+            self.state[:, rows] = first
+            array = next_array.copy()
+            array[rows] = self._observe(first)
+            self.obs = self._tensor(array)
         else:
             self.obs = next_obs
         return transition(obs, actions, rewards, next_obs, terminations, truncations)
@@ -69,14 +73,14 @@ class NativeEnvs:
         if "rng" in state:  # else it was saved on a GPU, and goes on with other draws
             self.rng.bit_generator.state = state["rng"]
         self.episodes.load_state_dict(state["episodes"])
-        self.obs = self._tensor(self._observe())
+        self.obs = self._tensor(self._observe(self.state))
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _observe(self) -> np.ndarray:
+    def _observe(self, state: np.ndarray) -> np.ndarray:
         # a fresh array each time: the tensors of a transition must not change under the buffer that keeps them
-        return self.environment.observe(np, self.state).astype(np.float32, order="C")
+        return self.environment.observe(np, state).astype(np.float32, order="C")
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(obs).to(self.device)
