@@ -76,8 +76,9 @@ ROWS = (
     Row("memory sac-pendulum-200", "MB", ("sb3", "skrl"), 1.0),
 )
 NOTES = """PufferLib's CartPole, in C, ends after 200 steps: an easier task than CartPole-v1, and more steps a second.
-skrl's DQN has no goal: its exploration repeats one action; tianshou's PPO none: it takes longest by far. Not measured: CleanRL and LeanRL, which cannot be installed
-from a package index in a usable form, and Sample Factory, whose asynchronous PPO cannot be held to the same work."""
+skrl's DQN has no goal: its exploration repeats one action; tianshou's PPO none: it would take longest by far. Not
+measured: CleanRL and LeanRL, which cannot be installed from a package index in a usable form, and Sample Factory, whose
+asynchronous PPO cannot be held to the same work."""
 
 
 class Side(NamedTuple):

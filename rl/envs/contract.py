@@ -64,7 +64,8 @@ class EpisodeCounter:
         self.lengths += 1
         rows = np.flatnonzero(ended)
         if rows.size:
-            self.finished += map(Episode, self.returns[rows].tolist(), self.lengths[rows].tolist())
+            figures = zip(self.returns[rows].tolist(), self.lengths[rows].tolist(), strict=True)
+            self.finished += map(Episode._make, figures)
             self.returns[rows] = 0.0
             self.lengths[rows] = 0
 

@@ -80,7 +80,7 @@ class NativeEnvs:
 
     def _observe(self, state: np.ndarray) -> np.ndarray:
         # a fresh array each time: the tensors of a transition must not change under the buffer that keeps them
-        return self.environment.observe(np, state).astype(np.float32, order="C")
+        return np.ascontiguousarray(self.environment.observe(np, state).astype(np.float32))
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(obs).to(self.device)

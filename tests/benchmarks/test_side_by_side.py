@@ -144,7 +144,7 @@ def test_a_peer_that_is_not_installed_gives_a_line_that_says_so(monkeypatch):
 
 
 def test_our_runner_trains_the_work_that_was_asked_for():
-    line = measure(RL, "ppo-cartpole", seed=1, threads=1, limit=60.0, share=0.03)
+    line = measure(RL, "ppo-cartpole", seed=1, threads=1, limit=60.0, share=0.06)
     assert "error" not in line, line
     assert (line["peer"], line["work"], line["seed"], line["reached"]) == ("rl", "ppo-cartpole", 1, None)
     assert (line["steps"], line["updates"]) == (3 * 8 * 32, 3 * 20)  # rollouts of 8 x 32 steps, 20 epochs of one batch
