@@ -165,3 +165,17 @@ def test_a_small_network_trains_on_one_thread_a_large_one_on_all_unless_asked(tm
     finally:
         torch.set_num_threads(before)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["run"]["threads"] == threads
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own, in inductor
+def test_a_compiled_run_trains_the_eager_agent_and_keeps_its_code(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    runs = {mode: small_run(tmp_path / mode, accelerate=mode, device="cpu") for mode in ("eager", "compile")}
+    weights = [torch.nn.utils.parameters_to_vector(run.agent.network.parameters()) for run in runs.values()]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
+    manifest = json.loads((tmp_path / "compile" / "manifest.json").read_text())
+    assert manifest["accelerate"] == "compile: asked for"
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert kept.name.startswith("uid")
+    assert any(kept.rglob("*.so"))
