@@ -14,9 +14,15 @@ class Agent(Protocol):
     """Four verbs, called by the loop in this order: act, then the environments step, observe, learn."""
 
     device: str  # where its tensors live
-    acceleration: Acceleration
-    generator: torch.Generator  # draws its actions
     num_envs: int  # environments that it acts in
+
+    @property
+    def acceleration(self) -> Acceleration:
+        """How it computes."""
+
+    @property
+    def generator(self) -> torch.Generator:
+        """What its actions are drawn from."""
 
     @property
     def step(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl.accelerate import Descent
+from rl.accelerate import Acceleration, Descent
 from rl.agent import Agent
 from rl.buffers import ReplayBuffer, RolloutBuffer
 from rl.transition import Transition
@@ -69,7 +69,6 @@ class Normalized:
     ) -> None:
         self.agent = agent
         self.device, self.num_envs = agent.device, agent.num_envs
-        self.acceleration, self.generator = agent.acceleration, agent.generator
         self.gamma = gamma
         self.obs_statistics = RunningStatistics(obs_shape, agent.device) if obs else None
         self.return_statistics = RunningStatistics((), agent.device) if rewards else None
@@ -92,6 +91,16 @@ class Normalized:
         self.agent.observe(transition._replace(obs=obs, next_obs=next_obs, rewards=rewards))
         if self.obs_statistics:
             self.obs_statistics.update(transition.obs)
+
+    @property
+    def acceleration(self) -> Acceleration:
+        """The agent's."""
+        return self.agent.acceleration
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The agent's."""
+        return self.agent.generator
 
     @property
     def step(self) -> int:
