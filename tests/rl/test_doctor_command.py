@@ -2,10 +2,8 @@
 
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 import venv
 
 import pytest
@@ -179,15 +177,6 @@ def test_the_doctor_itself_never_imports_torch_or_the_rest_of_rl():
         [sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment(), check=True
     )
     assert done.stdout.split() == []
-
-
-def test_the_quick_check_of_a_cpu_machine_takes_less_than_half_a_second(tmp_path):
-    root, seconds = make_root(tmp_path / "root"), []
-    for _ in range(5):
-        began = time.monotonic()
-        assert doctor(root, "--quick").returncode == 0
-        seconds.append(time.monotonic() - began)
-    assert statistics.median(seconds) <= 0.5
 
 
 @pytest.mark.skipif(os.path.exists("/proc/driver/nvidia"), reason="this machine has an NVIDIA driver of its own")
