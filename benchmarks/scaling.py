@@ -16,13 +16,13 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import matplotlib
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from benchmarks.side_by_side import machine, number, results_file, run
 from rl import ppo
+from rl.loop import Loop
 from rl.run_config import RunConfig
 from rl.train import train
 
@@ -52,18 +52,24 @@ def point(num_envs: int, width: int, seconds: float) -> Point:
     start = time.perf_counter()
     ends: list[float] = []  # of each optimiser step
 
-    def stepped(*_: object) -> None:
-        ends.append(time.perf_counter())
-        if len(ends) % updates_each == 0 and ends[-1] > start + seconds and len(ends) >= 5 * updates_each:
-            raise Enough
+    def listen(loop: Loop) -> None:
+        (descent,) = loop.agent.descents.values()
+        step = descent.optimizer.step
 
-    register_optimizer_step_post_hook(stepped)
+        def timed_step() -> None:
+            step()
+            ends.append(time.perf_counter())
+            if len(ends) % updates_each == 0 and ends[-1] > start + seconds and len(ends) >= 5 * updates_each:
+                raise Enough
+
+        cast(Any, descent.optimizer).step = timed_step
+
     never = 10**12
     with tempfile.TemporaryDirectory() as folder:
         settings = RunConfig(total_steps=never, num_envs=num_envs, device="cpu", run_dir=Path(folder) / "run")
         settings = replace(settings, log_interval=rollout, checkpoint_interval=never, eval_episodes=0)
         with suppress(Enough):
-            train(settings, config, progress=False)
+            train(settings, config, on_start=listen, progress=False)
     last_updates = ends[updates_each - 1 :: updates_each]
     warm = max(len(last_updates) // 5, 1)
     rate = (len(last_updates) - 1 - warm) * rollout / (last_updates[-1] - last_updates[warm])
