@@ -264,7 +264,8 @@ def results_of(row: Row, seeds: list[int], threads: dict[tuple[str, str], int], 
     results, limit, share = [], 30.0 if quick else row.limit, 0.1 if quick else 1.0
     for seed in seeds:
         for name in (RL, *row.peers, *row.beside):
-            inherited = threads.get((row.threads_from, name)) if name != RL else None
+            # our goals run as `rl train` would by itself: on one thread, their networks are small
+            inherited = threads.get((row.threads_from, name)) if name != RL else (1 if row.threads_from else None)
             known = threads.get((row.work, name)) or inherited or (1 if quick or row.work.startswith("step") else None)
             tries = [measure(name, row.work, seed, n, limit, share) for n in ([known] if known else THREADS)]
             best = better(row, tries)
