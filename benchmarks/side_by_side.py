@@ -2,8 +2,8 @@
 
 Every figure is measured here and now: each run in a process of its own, one at a time, the sides in turn, seed by seed.
 `benchmarks/peers/measure.py` says what is measured and holds the hyper-parameters. On the first seed a side runs with 1
-and with 2 threads, and keeps the faster (a peer's goal takes over the threads of the same algorithm's work). A peer
-that is not installed, or fails, has a line that says so.
+and with 2 threads, and keeps the faster (a peer's goal takes over the threads of the same algorithm's work, ours has
+one). A peer that is not installed, or fails, has a line that says so.
 
 The table gives, for every row, each side's median and spread, and how many times better rl is than the peers: in
 speed, in 1 / seconds, in 1 / memory. Where a peer missed the goal its seconds are a lower bound (≥).
