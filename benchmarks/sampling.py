@@ -46,10 +46,11 @@ class Slow(gymnasium.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict]:
         """Take the time."""
         self.steps += 1
-        until = time.perf_counter() + self.seconds
-        if not self.works and self.seconds:
+        if not self.works:
             time.sleep(self.seconds)
-        while time.perf_counter() < until:
+            return self._obs(), 1.0, False, self.steps == 200, {}
+        until = time.thread_time() + self.seconds  # of this thread: eight processes share the cores
+        while time.thread_time() < until:
             pass
         return self._obs(), 1.0, False, self.steps == 200, {}
 

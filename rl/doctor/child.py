@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ PROBE = Path(__file__).with_name("probe.py")
 class Child:
     """One running probe. Start several, then collect: they share the waiting time."""
 
-    def __init__(self, probe: str, *arguments: str, limit: float) -> None:
+    def __init__(self, probe: str, *arguments: str, limit: float, without: Container[str] = ()) -> None:
         self.started = time.monotonic()
         self.limit = limit  # seconds
         self.failure = ""
@@ -34,6 +35,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name not in without},
             )
         except OSError as error:  # no process left under the pids limit, no memory
             self.failure = f"not started: {error}"

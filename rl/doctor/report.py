@@ -28,7 +28,7 @@ def verdict(facts: Facts, findings: list[Finding]) -> Verdict:
             return Verdict("unusable", f"No usable GPU: {first.cause}", 3)
         return Verdict("unusable", f"Not ready: {first.cause}", 1)
     if first and first.severity == "degraded":
-        return Verdict("degraded", f"GPU degraded: {first.cause}", 1)
+        return Verdict("degraded", f"{'GPU' if facts.usable else 'CPU'} degraded: {first.cause}", 1)
     if facts.usable:
         return Verdict("ready", f"GPU ready: {_gpus(facts)}, {_software(facts)}", 0)
     return Verdict("cpu", f"CPU only: {first.cause if first else 'no GPU is usable here'}; training runs on the CPU", 0)
@@ -70,9 +70,10 @@ def as_text(facts: Facts) -> str:
     findings = judge(facts)
     lines = [verdict(facts, findings).line, "", *_table(facts)]
     for finding in findings:
-        if finding.severity == "info" and not finding.fixes:
+        if finding.severity == "info" and finding is findings[0] and not finding.fixes:
             continue  # the verdict has said it
-        title = f"Why [{finding.id}]:" if finding is findings[0] else f"Also [{finding.id}]: {finding.cause}"
+        word = "Note" if finding.severity == "info" else "Also"
+        title = f"Why [{finding.id}]:" if finding is findings[0] else f"{word} [{finding.id}]: {finding.cause}"
         lines += ["", title]
         lines += [f"  - {line}" for line in finding.evidence]
         for fix in applicable(finding.fixes, facts.platform):
@@ -84,6 +85,8 @@ def applicable(fixes: tuple[Fix, ...], platform: Platform) -> list[Fix]:
     """The fixes for this engine; all of them where none fits."""
     engines = {platform.engine} if platform.engine != "container" else {"docker", "podman", "kubernetes"}
     places = {"host", "inside"} | engines
+    if engines & {"docker", "podman"}:
+        places |= {"compose"}
     if platform.wsl:
         places |= {"wsl"}
         if any(fix.where == "wsl" for fix in fixes):

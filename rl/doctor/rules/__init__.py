@@ -1,56 +1,48 @@
-"""The rules: pure functions from facts to one finding or none.
+"""The rules: pure functions from facts to one finding or none, a module for each subject.
 
-Causes stand in the order in which one failure brings about the next. `SYMPTOMS` say that something fails without
-knowing why, so they speak only where no cause does.
+Those on the way to the GPU stand in the order in which one failure brings about the next, so the first fatal one is the
+cause, and what comes after it is not asked. Symptoms, which say that something fails without knowing why, come last.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
-from rl.doctor.rules import container, driver, host, torch_build
-from rl.doctor.rules.finding import Finding, Fix
+from rl.doctor.rules import access, driver, given, host, symptoms, torch_build
+from rl.doctor.rules.rule import Finding, Fix, Rule
 from rl.doctor.schema import Facts
 
-__all__ = ["GPU_CAUSES", "SYMPTOMS", "TORCH_CAUSES", "Finding", "Fix", "Rule", "judge"]
+__all__ = ["RULES", "Finding", "Fix", "Rule", "judge"]
 
-Rule = Callable[[Facts], Finding | None]
-
-GPU_CAUSES: tuple[Rule, ...] = (
-    host.no_gpu,
-    host.kernel_driver_missing,
-    container.not_given,
-    driver.call_hung,
-    driver.call_crashed,
-    container.capability_missing,
-    container.driver_library_missing,
-    container.uvm_missing,
-    driver.too_old,
-    torch_build.cpu_build,
+TORCH: tuple[Rule[Facts], ...] = torch_build.RULES
+WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
+    *host.RULES,
+    *driver.CALLS,
+    *given.RULES,
+    *access.RULES,
+    *driver.RULES,
+    *torch_build.FIT,
 )
-TORCH_CAUSES: tuple[Rule, ...] = (
-    torch_build.missing,
-    torch_build.died,
-    torch_build.hung,
-    torch_build.broken,
-)
-SYMPTOMS: tuple[Rule, ...] = (
-    torch_build.kernel_failed,
-    torch_build.sees_no_gpu,
-    driver.init_failed,
-    driver.nvml_failed,
-)
+BESIDE: tuple[Rule[Facts], ...] = ()  # independent of each other
+RULES = (given.hidden_on_purpose, *WAY_TO_THE_GPU, *TORCH, *symptoms.RULES, *BESIDE)
 _RANK = {"fatal": 0, "degraded": 1, "info": 2}
 
 
 def judge(facts: Facts) -> list[Finding]:
     """All findings, the one for the headline first."""
-    hidden = container.hidden_on_purpose(facts)
+    hidden = given.hidden_on_purpose(facts)
     # Whoever hides the GPU wants the CPU: what else may be wrong with the GPU is no news then.
-    findings = [hidden] if hidden else _ask(GPU_CAUSES, facts)
-    findings += _ask(TORCH_CAUSES, facts)
+    findings = [hidden] if hidden else _until_fatal(WAY_TO_THE_GPU, facts)
+    findings += _until_fatal(TORCH, facts)
     if not hidden and all(finding.severity != "fatal" for finding in findings):
-        findings += _ask(SYMPTOMS, facts)[:1]
+        findings += _until_fatal(symptoms.RULES, facts)[:1]
+    findings += [finding for rule in BESIDE if (finding := rule(facts))]
     return sorted(findings, key=lambda finding: _RANK[finding.severity])
 
 
-def _ask(rules: tuple[Rule, ...], facts: Facts) -> list[Finding]:
-    return [finding for rule in rules if (finding := rule(facts))]
+def _until_fatal(rules: Iterable[Rule[Facts]], facts: Facts) -> list[Finding]:
+    findings = []
+    for rule in rules:
+        if finding := rule(facts):
+            findings.append(finding)
+            if finding.severity == "fatal":
+                break
+    return findings

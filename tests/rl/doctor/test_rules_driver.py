@@ -50,7 +50,7 @@ def uvm(loaded: bool, code: int = 999, **changes) -> Facts:
 
 
 def test_a_missing_uvm_node_is_loaded_on_the_host_or_passed_to_the_container():
-    assert headline(uvm(loaded=False)) == ("uvm-missing", 3)
+    assert headline(uvm(loaded=False)) == ("uvm-not-loaded", 3)
     assert "nvidia-modprobe -u" in commands(uvm(loaded=False))
     assert "--device /dev/nvidia-uvm" in commands(uvm(loaded=True))
 

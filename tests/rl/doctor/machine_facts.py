@@ -10,16 +10,20 @@ from rl.doctor.schema import (
     DriverApi,
     Facts,
     KernelDriver,
+    Limits,
     Node,
     Nodes,
     Nvml,
     NvmlGpu,
     PciGpu,
     Platform,
+    Tools,
     TorchBuild,
+    TorchGpu,
     TorchRun,
 )
 
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 NO_FILE = "cannot open shared object file: No such file or directory"
 NOUVEAU = (PciGpu("0000:01:00.0", "0x10de", "0x2684", "nouveau"),)
 NO_DRIVER = (PciGpu("0000:01:00.0", "0x10de", "0x2684", None),)
@@ -35,6 +39,47 @@ def nodes(*names: str, opened: str = "ok") -> Nodes:
     return Nodes(ended="ok", found=tuple(Node(name, "0666", 0, 195, opened) for name in names))
 
 
+LIMITS = Limits(shm_total=8 * 2**30, shm_free=8 * 2**30, open_files=2**20, pids_max=2**15, pids_current=40)
+TOOLS = Tools(
+    compiler="/usr/bin/cc",
+    python_headers=True,
+    cache="/tmp/torchinductor_rl",
+    cache_error="",
+    egl_library="",
+    egl_vendor=True,
+    nvml_packages=("nvidia-ml-py 13.595.45",),
+)
+ARCHITECTURES = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
+
+
+def nvml_gpu(name: str = "NVIDIA H200", index: int = 0, **changes) -> NvmlGpu:
+    """An idle GPU in good health."""
+    gpu = NvmlGpu(
+        name=name,
+        uuid=f"GPU-{index}",
+        pci=f"00000000:{index:02x}:00.0",
+        minor=index,
+        memory_bytes=141 * 2**30,
+        memory_used=300 * 2**20,
+        capability=(9, 0),
+        compute_mode=0,
+        mig=False,
+        persistence=True,
+        utilization=0,
+        temperature=35,
+        power=75.0,
+        clock_reasons=1,
+        pcie_width=16,
+        pcie_width_max=16,
+        remap_pending=False,
+        remap_failed=False,
+        recovery_action=0,
+        fabric_state=0,
+        virtual=False,
+    )
+    return replace(gpu, **changes)
+
+
 def cpu_machine(**changes) -> Facts:
     """No NVIDIA hardware, nothing of the driver, the CPU build of torch; in Docker."""
     machine = Facts(
@@ -44,6 +89,8 @@ def cpu_machine(**changes) -> Facts:
         nvml=Nvml(ended="ok", load_error=f"libnvidia-ml.so.1: {NO_FILE}"),
         torch_build=TorchBuild(True, "2.13.0+cpu"),
         torch=TorchRun(ended="ok", version="2.13.0+cpu", available=False, count=0),
+        limits=LIMITS,
+        tools=replace(TOOLS, egl_library=f"libEGL_nvidia.so.0: {NO_FILE}", egl_vendor=False),
     )
     return replace(machine, **changes)
 
@@ -57,20 +104,32 @@ def gpu_machine(
         kernel_driver=KernelDriver(loaded=True, version="580.95.05", open_module=True, uvm_loaded=True),
         pci=tuple(PciGpu(f"0000:{i:02x}:00.0", "0x10de", "0x2335", "nvidia") for i in range(gpus)),
         nodes=nodes("nvidiactl", "nvidia-uvm", *(f"nvidia{i}" for i in range(gpus))),
+        limits=LIMITS,
         environment={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility,graphics"},
-        driver_api=DriverApi(ended="ok", version=13000, init=0, count=gpus),
+        driver_api=DriverApi(ended="ok", version=13000, init=0, count=gpus, path=f"{LIBRARIES}/libcuda.so.580.95.05"),
         nvml=Nvml(
             ended="ok",
+            path=f"{LIBRARIES}/libnvidia-ml.so.580.95.05",
             init=0,
+            init_seconds=0.02,
             driver_version="580.95.05",
             cuda_version=13000,
             count=gpus,
-            gpus=tuple(NvmlGpu(name, f"GPU-{i}", 141 * 2**30) for i in range(gpus)),
+            gpus=tuple(nvml_gpu(name, i) for i in range(gpus)),
         ),
         torch_build=TorchBuild(True, version, cuda),
         torch=TorchRun(
-            ended="ok", version=version, cuda=cuda, available=True, count=gpus, current_device=0, names=(name,) * gpus
+            ended="ok",
+            version=version,
+            cuda=cuda,
+            arch_flags=ARCHITECTURES,
+            available=True,
+            count=gpus,
+            current_device=0,
+            names=(name,) * gpus,
+            gpus=tuple(TorchGpu(name, f"GPU-{i}", (9, 0)) for i in range(gpus)),
         ),
+        tools=TOOLS,
     )
     return replace(machine, **changes)
 

@@ -1,0 +1,125 @@
+"""What holds for all rules: silence where all is well, and on whatever somebody writes into a file of facts."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from healthy_machines import HEALTHY
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machine_facts import cpu_machine, gpu_machine
+
+from rl.doctor.report import as_json, as_text, verdict
+from rl.doctor.rules import RULES, judge
+from rl.doctor.schema import Facts, decode
+
+
+@pytest.mark.parametrize("facts", HEALTHY.values(), ids=HEALTHY.keys())
+def test_no_rule_fires_on_a_healthy_machine(facts):
+    # Every single rule, also those that `judge` would not have asked.
+    assert [finding for rule in RULES if (finding := rule(facts))] == []
+    assert judge(facts) == []
+    assert verdict(facts, judge(facts)).status == "ready"
+
+
+def test_every_rule_has_an_id_of_its_own_and_says_how_it_is_detected():
+    assert [name for name, count in Counter(rule.id for rule in RULES).items() if count > 1] == []
+    assert [rule.id for rule in RULES if not (rule.check.__doc__ and rule.symptom and rule.cause)] == []
+    assert [rule.id for rule in RULES if rule.cause.endswith(".") or (rule.severity != "info" and not rule.fixes)] == []
+
+
+def anything(hint: Any) -> st.SearchStrategy[Any]:
+    """JSON of the right type, its extremes preferred; now and then of a wrong one."""
+    if is_dataclass(hint):
+        return st.fixed_dictionaries(
+            {}, optional={f.name: anything(get_type_hints(hint)[f.name]) for f in fields(hint)}
+        )
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        return st.lists(anything(arguments[0]), max_size=3)
+    if origin is dict:
+        names = st.sampled_from(sorted(SPOKEN)) | st.text(max_size=3)
+        return st.dictionaries(names, anything(arguments[1]), max_size=4)
+    if arguments:  # a union with None
+        return st.none() | anything(arguments[0])
+    plain = {
+        str: st.sampled_from(WORDS) | st.text(max_size=8),
+        int: st.sampled_from((0, 1, -1, 2, 34, 100, 209, 802, 999, 12040, 13000, 10**30)) | st.integers(),
+        float: st.floats(),
+        bool: st.booleans(),
+    }
+    return plain[hint] | st.sampled_from((None, "", -1, [], {}))
+
+
+SPOKEN = [
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "LD_LIBRARY_PATH",
+    "GPU_CHECK",
+]
+WORDS = [
+    "ok",
+    "timeout",
+    "signal SIGSEGV",
+    "EPERM",
+    "EACCES",
+    "ENXIO",
+    "docker",
+    "podman",
+    "kubernetes",
+    "nvidia0",
+    "nvidiactl",
+    "nvidia-uvm",
+    "nvidia",
+    "nouveau",
+    "0x10de",
+    "580.95.05",
+    "535",
+    "13.0",
+    "2.13.0",
+    "all",
+    "void",
+    "0,1",
+    "-1",
+    "GPU-1",
+    "MIG-1",
+    "sm_90 compute_90",
+    "strict",
+    "/usr/local/cuda/lib64/stubs",
+    "compat",
+    "�",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(anything(Facts))
+def test_no_facts_whatever_make_the_doctor_fail_or_give_it_two_headlines(data):
+    facts = decode(Facts, json.loads(json.dumps(data)))
+    report = as_json(facts)
+    json.dumps(report)
+    text = as_text(facts)
+    assert text.splitlines()[0].strip() == report["verdict"]["line"].splitlines()[0].strip()
+    assert text.count("\nWhy [") <= 1
+    assert report["verdict"]["exit_code"] in (0, 1, 3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_losing_any_part_of_the_facts_never_makes_the_doctor_fail(data):
+    machine = data.draw(st.sampled_from([gpu_machine(), cpu_machine(), *HEALTHY.values()]))
+    facts = json.loads(json.dumps(asdict(machine)))
+    for part in data.draw(st.lists(st.sampled_from(sorted(facts)), max_size=6)):
+        if isinstance(facts[part], dict) and facts[part] and data.draw(st.booleans()):
+            facts[part].pop(data.draw(st.sampled_from(sorted(facts[part]))), None)
+        else:
+            facts.pop(part, None)
+            facts.setdefault(part, None)
+    as_text(decode(Facts, facts))
+
+
+def test_facts_survive_their_file():
+    facts = replace(gpu_machine(), init_environment={"A": "b"})
+    assert decode(Facts, json.loads(json.dumps(asdict(facts)))) == facts
