@@ -31,6 +31,12 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --require-hashes --requirement /opt/rl/lock.txt
 
+# The torch that the image is built around: a pip install that would replace it by another is refused, and the doctor
+# tells one that got in all the same.
+RUN torch=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' /opt/rl/lock.txt) \
+    && echo "torch==$torch" >/opt/rl/constraints.txt \
+    && echo "{\"torch\": \"$torch\", \"variant\": \"torch${torch%.*}\"}" >/opt/rl/build-info.json
+
 # The login name is always rl: uid 1000 here; under another --user the entrypoint writes /tmp/rl/passwd, which is asked
 # first. Password `*`: no password fits, and sshd does not take the account for locked, as it does with `!`.
 # The folders are open to every uid, for containers without a mount, and for named volumes, which begin as their copy.
@@ -46,6 +52,7 @@ RUN if getent passwd 1000; then userdel --remove "$(getent passwd 1000 | cut -d:
 ENV PATH=/opt/venv/bin:${PATH} \
     HOME=/tmp/rl/home USER=rl LOGNAME=rl SHELL=/bin/bash LANG=C.UTF-8 \
     BASH_ENV=/etc/rl/bash_env \
+    PIP_CONSTRAINT=/opt/rl/constraints.txt \
     JUPYTER_RUNTIME_DIR=/tmp/rl/jupyter \
     TORCHINDUCTOR_CACHE_DIR=/tmp/rl/home/.cache/torchinductor \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics NVIDIA_DISABLE_REQUIRE=1 \

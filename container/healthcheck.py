@@ -1,24 +1,54 @@
-"""Healthy: started, Jupyter answers to its token, and sshd listens. One that only runs a command has no services."""
+"""Healthy: started, Jupyter answers to its token, sshd listens, and a GPU that once worked still does.
 
+A container that only runs a command has no services. Whoever lost the GPU learns why here and in the greeting of the
+next login; running jobs go on.
+"""
+
+import json
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
-if Path("/tmp/rl/command").exists():
-    sys.exit(0)
-if not Path("/tmp/rl/started").exists():
-    sys.exit("the self-check is still running")
+FILES = Path("/tmp/rl")
 
-token = Path("/tmp/rl/token").read_text().strip()
-request = urllib.request.Request("http://127.0.0.1:8888/api/status", headers={"Authorization": f"token {token}"})
-direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # HTTP_PROXY is for the world outside
-try:
-    direct.open(request, timeout=5).close()
-except OSError as error:
-    sys.exit(f"Jupyter on 8888: {error}")
 
-# Not by a connection: sshd would log each one as broken off.
-LISTEN, PORT = "0A", f"{2222:04X}"
-rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-if not any(row[1].endswith(f":{PORT}") and row[3] == LISTEN for row in rows):
-    sys.exit("sshd does not listen on 2222")
+def gpu() -> str:
+    """What happened to the GPU that worked, or nothing."""
+    marker = FILES / "gpu_worked"
+    if not marker.exists():
+        return ""
+    try:
+        asked = subprocess.run(["rl", "doctor", "--quick", "--json"], capture_output=True, text=True, timeout=8)
+    except subprocess.TimeoutExpired:
+        return "the NVIDIA driver has not answered for 8 s"
+    lost = asked.returncode == 3
+    if lost != ('"status": "unusable"' in (FILES / "doctor.json").read_text()):
+        subprocess.run(["/etc/rl/self_check.sh", "--quick"], capture_output=True, timeout=8)  # for the next login
+    if not lost:
+        return ""
+    return f"{json.loads(asked.stdout)['verdict']['line']} (it last worked at {marker.read_text().strip()})"
+
+
+def services() -> str:
+    """Which service does not answer, or nothing."""
+    if not (FILES / "started").exists():
+        return "the self-check is still running"
+    token = (FILES / "token").read_text().strip()
+    request = urllib.request.Request("http://127.0.0.1:8888/api/status", headers={"Authorization": f"token {token}"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # HTTP_PROXY is for the world outside
+    try:
+        direct.open(request, timeout=5).close()
+    except OSError as error:
+        return f"Jupyter on 8888: {error}"
+    # Not by a connection: sshd would log each one as broken off.
+    listen, port = "0A", f"{2222:04X}"
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    if not any(row[1].endswith(f":{port}") and row[3] == listen for row in rows):
+        return "sshd does not listen on 2222"
+    return ""
+
+
+if not (FILES / "command").exists() and (fault := services()):
+    sys.exit(fault)
+sys.exit(gpu() or 0)

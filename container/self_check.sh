@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the doctor and keeps what it says: doctor.json, doctor.txt and, for logins, its verdict in greeting.
+# Runs the doctor and keeps what it says: doctor.json, doctor.txt and, for logins, its verdict in greeting. gpu_worked
+# holds the last time at which a GPU was usable: by it the doctor tells a GPU that was lost from one that never worked.
 # Exits as `rl doctor` does.
 set -euo pipefail
 
@@ -23,4 +24,5 @@ if [ "$status" -eq 4 ]; then # there are no facts to judge, or those of an earli
 fi
 rl doctor --facts /tmp/rl/facts.json >/tmp/rl/doctor.txt || true
 head -n 1 /tmp/rl/doctor.txt >/tmp/rl/greeting
+if grep -q '"cuda_available": true' /tmp/rl/doctor.json; then date -u +%FT%TZ >/tmp/rl/gpu_worked; fi
 exit "$status"
