@@ -33,8 +33,10 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 # The torch that the image is built around: a pip install that would replace it by another is refused, and the doctor
 # tells one that got in all the same.
+# made_for: whom the user's own packages fit; see entrypoint.sh.
 RUN torch=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' /opt/rl/lock.txt) \
     && echo "torch==$torch" >/opt/rl/constraints.txt \
+    && echo "$(/opt/venv/bin/python -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}")')-torch$torch" >/opt/rl/made_for \
     && echo "{\"torch\": \"$torch\", \"variant\": \"torch${torch%.*}\"}" >/opt/rl/build-info.json
 
 # The login name is always rl: uid 1000 here; under another --user the entrypoint writes /tmp/rl/passwd, which is asked
@@ -49,7 +51,9 @@ RUN if getent passwd 1000; then userdel --remove "$(getent passwd 1000 | cut -d:
 
 # Every variable that does not depend on the start stands here, so that `docker exec` has it too.
 # DISABLE_REQUIRE: with a driver too old, the container must start all the same, for the self-check to say so.
-ENV PATH=/opt/venv/bin:${PATH} \
+# PATH begins with the venv of the user's own packages, which the entrypoint makes; then the image's commands, run by
+# whichever python comes first.
+ENV PATH=/tmp/rl/packages/bin:/opt/rl/bin:/opt/venv/bin:${PATH} \
     HOME=/tmp/rl/home USER=rl LOGNAME=rl SHELL=/bin/bash LANG=C.UTF-8 \
     BASH_ENV=/etc/rl/bash_env \
     PIP_CONSTRAINT=/opt/rl/constraints.txt \
@@ -69,7 +73,13 @@ COPY scripts/train_*.py notebooks/*.ipynb /opt/rl/templates/
 COPY pyproject.toml README.md LICENSE /opt/rl/source/
 COPY rl /opt/rl/source/rl
 RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation --no-index /opt/rl/source \
-    && rm -r /opt/rl/source
+    && rm -r /opt/rl/source \
+    && mkdir /opt/rl/bin \
+    && for command in $(grep -l '^#!/opt/venv/bin/python' /opt/venv/bin/*); do \
+        sed '1s|.*|#!/usr/bin/env python3|' "$command" >"/opt/rl/bin/${command##*/}"; \
+    done \
+    && chmod +x /opt/rl/bin/* \
+    && sed -i 's|^  "python",|  "/usr/bin/env", "python3",|' /opt/venv/share/jupyter/kernels/python3/kernel.json
 COPY entrypoint.sh /usr/local/bin/entrypoint.sh
 
 # Recorded in every run's manifest; `make image` gives both.

@@ -72,6 +72,27 @@ if [ ${#locked[@]} -gt 0 ]; then
     say '    mkdir -p code models && docker run --user "$(id -u):$(id -g)" … -v ./code:/workspace/code -v ./models:/workspace/models'
 fi
 
+# -- The user's own packages: a venv in the state folder, which sees the image's, may override them and outlives the
+# container. Made for another Python or torch it would break this one, so it is set aside then.
+packages=$state/packages made_for=$(cat /opt/rl/made_for)
+if [ -d "$packages" ] && [ "$(cat "$packages/made_for" 2>/dev/null)" != "$made_for" ]; then
+    aside=$packages-for-$(cat "$packages/made_for" 2>/dev/null || date +%s)
+    own=$(cd "$packages"/lib/python*/site-packages && ls -d -- *.dist-info | sed -E 's/-([^-]*)\.dist-info$/==\1/' | xargs) || true
+    rm -rf "$aside" && mv "$packages" "$aside"
+    say "This image has ${made_for/-/, }: the packages that you installed for another one are set aside in $aside."
+    if [ -n "$own" ]; then say "To install them again:  pip install $own"; fi
+fi
+if [ ! -d "$packages" ]; then
+    if /opt/venv/bin/python -m venv --without-pip "$packages" && echo "$made_for" >"$packages/made_for"; then
+        site=$(echo "$packages"/lib/python*/site-packages)
+        echo "import site; site.addsitedir('/opt/venv/lib/${site#"$packages"/lib/}')" >"$site/image.pth"
+    else
+        say "no venv can be made in $state: pip install will not work in here"
+        rm -rf "$packages"
+    fi
+fi
+ln -sfn "$packages" /tmp/rl/packages
+
 # -- Secrets: files for the services only; then they leave the environment.
 umask_before=$(umask)
 umask 077

@@ -27,9 +27,9 @@ token="the one you gave"
 if [ "$1" = generated ]; then token=$(cat /tmp/rl/token); fi
 if [ -t 0 ]; then
     # A session of its own: Ctrl-C in the shell is not meant for the services, and their lines are not for the shell.
-    setsid supervisord -c /etc/rl/supervisord.conf </dev/null >/tmp/rl/services.log 2>&1 &
+    setsid /opt/venv/bin/supervisord -c /etc/rl/supervisord.conf </dev/null >/tmp/rl/services.log 2>&1 &
 else
-    supervisord -c /etc/rl/supervisord.conf </dev/null &
+    /opt/venv/bin/supervisord -c /etc/rl/supervisord.conf </dev/null &
 fi
 supervisor=$!
 

@@ -4,10 +4,9 @@ that is lost while a job runs.
 
 import json
 import os
-import subprocess
 
 import pytest
-from workbench import IMAGE, REPO, docker, wait_until
+from workbench import IMAGE, docker
 
 NODES = [part for name in ("nvidia0", "nvidiactl") for part in ("--device", f"/dev/null:/dev/{name}")]
 UVM = ["--device", "/dev/null:/dev/nvidia-uvm"]

@@ -58,7 +58,7 @@ def test_the_missions_line_gives_a_shell_where_the_folder_is_not_there_yet(typed
     shell.expect(r"\$ ")
     assert "rl" in says(shell, "whoami")
     assert "train_dqn.py" in says(shell, "ls")
-    assert "/opt/venv/bin/python" in says(shell, "command -v python")
+    assert "/tmp/rl/packages/bin/python" in says(shell, "command -v python")
     assert leave(shell) == 0
 
 
