@@ -60,6 +60,7 @@ ENV PATH=/tmp/rl/packages/bin:/opt/rl/bin:/opt/venv/bin:${PATH} \
     JUPYTER_RUNTIME_DIR=/tmp/rl/jupyter \
     TORCHINDUCTOR_CACHE_DIR=/tmp/rl/home/.cache/torchinductor \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics NVIDIA_DISABLE_REQUIRE=1 \
+    JUPYTER_PORT=8888 SSHD_PORT=2222 \
     RL_MODELS_DIR=/workspace/models
 
 # The services' configuration.

@@ -59,6 +59,8 @@ if ! writable "$state"; then
     mkdir -p "$state"
 fi
 chmod 0700 "$state" 2>/dev/null || true
+known=
+if [ -d "$state/home" ]; then known=1; fi
 mkdir -p "$state/home/.ssh" "$state/ssh"
 ln -sfn "$state" /tmp/rl/state
 ln -sfn "$state/home" /tmp/rl/home
@@ -77,7 +79,8 @@ fi
 packages=$state/packages made_for=$(cat /opt/rl/made_for)
 if [ -d "$packages" ] && [ "$(cat "$packages/made_for" 2>/dev/null)" != "$made_for" ]; then
     aside=$packages-for-$(cat "$packages/made_for" 2>/dev/null || date +%s)
-    own=$(cd "$packages"/lib/python*/site-packages && ls -d -- *.dist-info | sed -E 's/-([^-]*)\.dist-info$/==\1/' | xargs) || true
+    own=$(find "$packages"/lib/python*/site-packages -name '*.dist-info' -printf '%f\n' 2>/dev/null |
+        sed -E 's/-([^-]*)\.dist-info$/==\1/' | sort | xargs) || true
     rm -rf "$aside" && mv "$packages" "$aside"
     say "This image has ${made_for/-/, }: the packages that you installed for another one are set aside in $aside."
     if [ -n "$own" ]; then say "To install them again:  pip install $own"; fi
@@ -109,10 +112,29 @@ printf '%s' "$token" >/tmp/rl/token
     printf '%s\n' "${SSH_PUBLIC_KEY:-}"
     find -L /etc/ssh/authorized_keys -type f -exec awk 1 {} + 2>/dev/null || true
 } >"$state/home/.ssh/given_keys"
-[ -s "$state/ssh/ssh_host_ed25519_key" ] ||
-    ssh-keygen -q -t ed25519 -N '' -C rl -f "$state/ssh/ssh_host_ed25519_key"
+printf '%s' "${JUPYTER_PASSWORD_HASH:-}" >/tmp/rl/password
 umask "$umask_before"
-unset JUPYTER_TOKEN JUPYTER_TOKEN_FILE SSH_PUBLIC_KEY
+unset JUPYTER_TOKEN JUPYTER_TOKEN_FILE JUPYTER_PASSWORD_HASH SSH_PUBLIC_KEY
+
+# -- The host key, by which clients know this workbench again: made once, and never put in the place of another.
+host_key=$state/ssh/ssh_host_ed25519_key
+if ! [ -s "$host_key" ]; then
+    rm -f "$host_key"
+    (umask 077 && ssh-keygen -q -t ed25519 -N '' -C rl -f "$host_key")
+    if [ -n "$known" ]; then
+        say "$host_key was gone, so SSH has a new host key: clients that know the old one will warn of it. To forget the" \
+            "old one:  ssh-keygen -R '[HOST]:PORT'"
+    fi
+fi
+ssh-keygen -y -P '' -f "$host_key" >/tmp/rl/host_key.pub 2>/tmp/rl/host_key.error || fail "the SSH host key $host_key" \
+    "cannot be used: $(head -n 1 /tmp/rl/host_key.error). Restore it (mode 0600, of uid $uid), or remove it to have a new one made"
+
+# -- Where Jupyter is served.
+tr -s / <<<"/${JUPYTER_BASE_URL:-}/" >/tmp/rl/base_url
+for port in JUPYTER_PORT SSHD_PORT; do
+    [[ ${!port} =~ ^[0-9]+$ ]] && [ "${!port}" -ge 1024 ] && [ "${!port}" -le 65535 ] ||
+        fail "$port=${!port}: must be a number from 1024 to 65535"
+done
 
 # -- Environment, for ssh sessions: all that is exported here, but what a session has of its own.
 (unset PWD OLDPWD SHLVL TERM && export -p) >/tmp/rl/environment

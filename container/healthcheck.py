@@ -5,6 +5,7 @@ next login; running jobs go on.
 """
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -35,17 +36,19 @@ def services() -> str:
     if not (FILES / "started").exists():
         return "the self-check is still running"
     token = (FILES / "token").read_text().strip()
-    request = urllib.request.Request("http://127.0.0.1:8888/api/status", headers={"Authorization": f"token {token}"})
+    jupyter, ssh = os.environ["JUPYTER_PORT"], os.environ["SSHD_PORT"]
+    url = f"http://127.0.0.1:{jupyter}{(FILES / 'base_url').read_text().strip()}api/status"
+    request = urllib.request.Request(url, headers={"Authorization": f"token {token}"})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # HTTP_PROXY is for the world outside
     try:
         direct.open(request, timeout=5).close()
     except OSError as error:
-        return f"Jupyter on 8888: {error}"
+        return f"Jupyter on {jupyter}: {error}"
     # Not by a connection: sshd would log each one as broken off.
-    listen, port = "0A", f"{2222:04X}"
+    listen, port = "0A", f"{int(ssh):04X}"
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     if not any(row[1].endswith(f":{port}") and row[3] == listen for row in rows):
-        return "sshd does not listen on 2222"
+        return f"sshd does not listen on {ssh}"
     return ""
 
 

@@ -9,11 +9,13 @@ WORK = Path("/tmp/rl/work").resolve()
 FIRST = "00_start_here.ipynb"
 
 c.ServerApp.ip = "0.0.0.0"  # the container's; `docker run -p` decides who reaches it
-c.ServerApp.port = 8888
+c.ServerApp.port = int(os.environ["JUPYTER_PORT"])
+c.ServerApp.base_url = Path("/tmp/rl/base_url").read_text().strip()  # behind a reverse proxy; it must pass Host and Upgrade
 c.ServerApp.port_retries = 0  # another port would not be the published one
 c.ServerApp.open_browser = False
 c.ServerApp.root_dir = str(WORK)
 c.IdentityProvider.token = Path("/tmp/rl/token").read_text().strip()
+c.PasswordIdentityProvider.hashed_password = Path("/tmp/rl/password").read_text().strip()  # empty: by token only
 c.ServerApp.cookie_secret_file = "/tmp/rl/state/jupyter_cookie_secret"  # a browser stays logged in over a restart
 
 # No packages from the browser, no questions to the network.

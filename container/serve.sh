@@ -41,8 +41,10 @@ cat <<CARD
 
 $(cat /tmp/rl/doctor.txt)
 
-  Jupyter Lab   port 8888 of the container, token: $token
-  SSH           port 2222 of the container: ssh rl@HOST -p PORT
+  Jupyter Lab   port $JUPYTER_PORT of the container, path $(cat /tmp/rl/base_url), token: $token
+  SSH           port $SSHD_PORT of the container: ssh rl@HOST -p PORT
+                host key $(ssh-keygen -lf /tmp/rl/host_key.pub | cut -d' ' -f2); for known_hosts:
+                [HOST]:PORT $(cut -d' ' -f1,2 /tmp/rl/host_key.pub)
   Your files    $(readlink /tmp/rl/work); models in $RL_MODELS_DIR
 
 CARD

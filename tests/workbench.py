@@ -11,6 +11,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+import websocket
+
 IMAGE = os.environ.get("IMAGE", "pytorch-cuda-rl:torch2.13")
 REPO = Path(__file__).parents[1]
 HARDENED = [
@@ -111,18 +113,9 @@ class Workbench:
     def url(self, path):
         return f"http://127.0.0.1:{self.port(8888)}{path}"
 
-    def http(self, path, token=None, method="GET", body=None):
-        """Status and body of an answer, without following redirects."""
-        headers = {"Authorization": f"token {token}"} if token else {}
-        data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(self.url(path), data, headers, method=method)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirect)
-        try:
-            with opener.open(request, timeout=30) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+    def http(self, path, *arguments, **options):
+        """See `http`."""
+        return http(self.url(path), *arguments, **options)
 
     def ssh_command(self, *options, key=None):
         return [
@@ -138,6 +131,50 @@ class Workbench:
 class NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_):
         return None
+
+
+def http(url, token=None, method="GET", body=None):
+    """Status and body of an answer, without following redirects."""
+    headers = {"Authorization": f"token {token}"} if token else {}
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data, headers, method=method)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirect)
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def kernel_runs(workbench, code, token="given-token", address=None):
+    """What a notebook cell prints, through Jupyter's own API at `address`, HOST:PORT/PATH (else its published port)."""
+    address = address or f"127.0.0.1:{workbench.port(8888)}"
+    kernel = json.loads(http(f"http://{address}/api/kernels", token, "POST", {})[1])["id"]
+    connection = websocket.create_connection(f"ws://{address}/api/kernels/{kernel}/channels?token={token}", timeout=60)
+    header = {
+        "msg_id": uuid.uuid4().hex,
+        "msg_type": "execute_request",
+        "session": "s",
+        "username": "u",
+        "version": "5",
+    }
+    content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
+    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+    connection.send(json.dumps(message))
+    printed = ""
+    while True:
+        answer = json.loads(connection.recv())
+        if answer["msg_type"] == "stream":
+            printed += answer["content"]["text"]
+        if answer["msg_type"] == "execute_reply":
+            assert answer["content"]["status"] == "ok", answer["content"]
+        ours = answer["parent_header"].get("msg_id") == header["msg_id"]
+        if ours and answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
+            break
+    connection.close()
+    http(f"http://{address}/api/kernels/{kernel}", token, "DELETE")
+    return printed
 
 
 def new_name():

@@ -1,12 +1,11 @@
 """Who gets in, by which way, and what they find there: Jupyter's token, ssh keys, one environment, no other socket."""
 
 import json
-import uuid
 
 import pexpect
 import pytest
 import websocket
-from workbench import IMAGE, docker, run, wait_until
+from workbench import IMAGE, docker, kernel_runs, run, wait_until
 
 TOKEN = "given-token"  # as conftest's workbench has it
 
@@ -98,37 +97,6 @@ def test_an_interactive_login_greets_with_the_verdict_and_lands_in_the_work_fold
     shell.expect(r"rl@.*:/workspace/code\$ ")
     shell.sendline("exit")
     shell.expect(pexpect.EOF)
-
-
-def kernel_runs(workbench, code):
-    """What a notebook cell prints, through Jupyter's own API."""
-    kernel = json.loads(workbench.http("/api/kernels", TOKEN, "POST", {})[1])["id"]
-    connection = websocket.create_connection(
-        f"ws://127.0.0.1:{workbench.port(8888)}/api/kernels/{kernel}/channels?token={TOKEN}", timeout=60
-    )
-    header = {
-        "msg_id": uuid.uuid4().hex,
-        "msg_type": "execute_request",
-        "session": "s",
-        "username": "u",
-        "version": "5",
-    }
-    content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
-    message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
-    connection.send(json.dumps(message))
-    printed = ""
-    while True:
-        answer = json.loads(connection.recv())
-        if answer["msg_type"] == "stream":
-            printed += answer["content"]["text"]
-        if answer["msg_type"] == "execute_reply":
-            assert answer["content"]["status"] == "ok", answer["content"]
-        ours = answer["parent_header"].get("msg_id") == header["msg_id"]
-        if ours and answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
-            break
-    connection.close()
-    workbench.http(f"/api/kernels/{kernel}", TOKEN, "DELETE")
-    return printed
 
 
 def test_a_notebook_cell_computes_with_torch(workbench):

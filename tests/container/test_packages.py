@@ -3,8 +3,7 @@
 import zipfile
 
 import pytest
-from test_access import kernel_runs
-from workbench import IMAGE, docker
+from workbench import IMAGE, docker, kernel_runs
 
 
 def wheel(folder, name, version, body=""):
