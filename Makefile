@@ -7,7 +7,7 @@ SHELL_SCRIPTS := entrypoint.sh .ci/run $(wildcard container/*.sh scripts/*.sh te
 FAST := not learning and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help up down lab train test test-all bench lint image lock
+.PHONY: help up down shell logs doctor lab train test test-all bench lint image lock
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -18,6 +18,16 @@ up: ## bring the workbench up: prints address, token and ssh line (without an en
 
 down: ## stop and remove the workbench; code/ and models/ stay
 	@docker compose down
+
+shell: ## a shell in the workbench
+	@docker compose exec workbench bash --login
+
+logs: ## what the workbench's services say, until Ctrl-C
+	@docker compose logs --follow --timestamps
+
+doctor: ## can the GPU be used? In the workbench where it runs, else in .venv
+	@if [ -n "$$(docker compose ps --quiet 2>/dev/null)" ]; then docker compose exec workbench rl doctor; \
+		else $(MAKE) --no-print-directory .venv/ready >&2 && $(BIN)/rl doctor; fi
 
 lab: .venv/ready ## Jupyter Lab and TensorBoard without a container
 	@scripts/lab.sh

@@ -33,6 +33,22 @@ if [ "${BIND:-127.0.0.1}" != 127.0.0.1 ]; then
     echo "Warning: BIND=$BIND opens Jupyter and SSH to the network; Jupyter's token travels unencrypted." >&2
 fi
 
+# A port that this workbench has already stays its own; else the first free one, unless one was asked for.
+answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+free_port() {
+    local name=$1 inside=$2 port=$3 mapped
+    if [ -n "${!name:-}" ]; then return; fi
+    mapped=$("${compose[@]}" port workbench "$inside" 2>/dev/null || true)
+    if [ -n "$mapped" ]; then port=${mapped##*:}; fi
+    while [ -z "$mapped" ] && answers "$port"; do
+        echo "Port $port is taken by another program: trying $((port + 1))."
+        port=$((port + 1))
+    done
+    export "$name=$port"
+}
+free_port JUPYTER_PORT 8888 8888
+free_port SSH_PORT 2222 2222
+
 if ! docker image inspect pytorch-cuda-rl:torch2.13 >/dev/null 2>&1; then
     echo "Building the image; the first time takes some minutes."
     scripts/image.sh
@@ -51,19 +67,23 @@ if ! "${compose[@]}" up --detach --wait 2>&1 | tee "$log"; then
     exit 1
 fi
 
+in_workbench=("${compose[@]}" exec -T workbench)
 jupyter=$("${compose[@]}" port workbench 8888)
 ssh=$("${compose[@]}" port workbench 2222)
-query="?token=$("${compose[@]}" exec -T workbench cat /tmp/rl/token)"
+query="?token=$("${in_workbench[@]}" cat /tmp/rl/token)"
 if [ -n "${JUPYTER_TOKEN:-}" ]; then query=" (with the token you gave)"; fi
 if [ "${BIND:-}" = 0.0.0.0 ]; then here=$(hostname); else here=${jupyter%:*}; fi
+address=http://$here:${jupyter##*:}$("${in_workbench[@]}" cat /tmp/rl/base_url)
 echo
-"${compose[@]}" exec -T workbench cat /tmp/rl/greeting
+"${in_workbench[@]}" cat /tmp/rl/greeting
 echo
-echo "  Jupyter Lab   http://$here:${jupyter##*:}/lab$query"
-echo "  TensorBoard   http://$here:${jupyter##*:}/tensorboard/$query"
+echo "  Jupyter Lab   $address$query"
+echo "  TensorBoard   ${address}tensorboard/$query"
 if [ -n "$SSH_PUBLIC_KEY" ]; then
     echo "  SSH           ssh rl@$here -p ${ssh##*:}"
+    echo "                known_hosts: [$here]:${ssh##*:} $("${in_workbench[@]}" cut -d' ' -f1,2 /tmp/rl/host_key.pub)"
 else
     echo "  SSH           no key found in ~/.ssh: ssh-keygen -t ed25519, then make up again"
 fi
-echo "  Your files    code/ and models/, in this folder;  make down stops it"
+echo "  Your files    code/ and models/, in this folder"
+echo "  Next          make shell, and there: python train_dqn.py;  make logs, make doctor, make down"

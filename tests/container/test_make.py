@@ -8,6 +8,7 @@ import socket
 import subprocess
 import urllib.request
 
+import pexpect
 import pytest
 from workbench import REPO, docker, new_name, run, wait_until
 
@@ -38,7 +39,7 @@ def checkout(tmp_path, key):
 def test_make_up_prints_an_address_and_an_ssh_line_that_work_and_make_down_keeps_the_files(checkout, key):
     folder, environment = checkout
     out = run("make", "up", cwd=folder, env=environment).stdout
-    address = re.search(r"http://127\.0\.0\.1:\d+/lab\?token=\w+", out)[0]
+    address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\w+", out)[0]
     assert f":{environment['JUPYTER_PORT']}/" in address
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(address, timeout=30) as answer:
@@ -70,6 +71,35 @@ def test_a_taken_port_is_named_with_the_way_around(checkout):
     assert (
         f"up.sh: port {environment['JUPYTER_PORT']} or {environment['SSH_PORT']} is taken; with others:" in done.stderr
     )
+
+
+def test_without_a_wish_a_taken_port_gives_way_to_the_next_free_one_and_a_running_workbench_keeps_its_own(checkout):
+    folder, environment = checkout
+    without = {name: value for name, value in environment.items() if name not in ("JUPYTER_PORT", "SSH_PORT")}
+    with socket.create_server(("127.0.0.1", 8888)):
+        done = run("make", "up", cwd=folder, env=without)
+        assert "Port 8888 is taken by another program: trying 8889." in done.stdout
+    address = re.search(r"http://127\.0\.0\.1:(\d+)/\?token", done.stdout)
+    assert int(address[1]) > 8888
+    again = run("make", "up", cwd=folder, env=without).stdout
+    assert address[0] in again
+    assert "is taken" not in again
+
+
+def test_make_shell_logs_and_doctor_reach_the_running_workbench(checkout):
+    folder, environment = checkout
+    run("make", "up", cwd=folder, env=environment)
+    shell = pexpect.spawn("make", ["shell"], cwd=str(folder), env=environment, encoding="utf-8", timeout=30)
+    shell.expect(r"rl@.*:/workspace/code\$ ")
+    shell.sendline("exit")
+    shell.expect(pexpect.EOF)
+    logs = pexpect.spawn("make", ["logs"], cwd=str(folder), env=environment, encoding="utf-8", timeout=30)
+    logs.expect("Jupyter Lab   port 8888")
+    logs.sendintr()
+    logs.expect(pexpect.EOF)
+    doctor = pexpect.spawn("make", ["doctor"], cwd=str(folder), env=environment, encoding="utf-8", timeout=60)
+    doctor.expect("CPU only")
+    doctor.expect(pexpect.EOF)
 
 
 def test_opening_to_the_network_warns(checkout):
