@@ -85,7 +85,7 @@ def older_than_driver(facts: Facts) -> Found | None:
 def version_mismatch(facts: Facts) -> Found | None:
     """NVML gives 18, and which of the two is newer is not known, or there is no container that could be the older."""
     versions = _versions(facts)
-    if not versions or needs_reboot(facts) or older_than_driver(facts):
+    if not versions:
         return None
     branch = versions[1][0] if versions[1] else "<branch>"
     reboot, *anew, reinstall = version_mismatch.fixes

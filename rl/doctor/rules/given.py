@@ -171,7 +171,7 @@ def driver_library_missing(facts: Facts) -> Found | None:
     on_host = facts.kernel_driver.loaded and platform.engine is None
     if error is None or not (facts.nodes.found or platform.dxg or platform.tegra or on_host):
         return None
-    if capability_missing(facts) or without_nv(facts):
+    if capability_missing(facts):
         return None
     *give, install, windows = driver_library_missing.fixes
     return found(error, fixes=_for_engine((*give, windows), platform) if platform.engine else (install, windows))

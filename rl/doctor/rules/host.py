@@ -65,8 +65,7 @@ def docker_desktop(facts: Facts) -> Found | None:
 
 
 def _in_docker_desktop(facts: Facts) -> bool:
-    platform = facts.platform
-    return "linuxkit" in platform.kernel and not (platform.own_way or facts.hardware_visible)
+    return "linuxkit" in facts.platform.kernel and not facts.hardware_visible
 
 
 def _undriven(facts: Facts) -> list[str] | None:
@@ -147,7 +146,7 @@ def too_new(facts: Facts) -> Found | None:
     old = [gpu for gpu in facts.nvidia_pci if _generation(gpu) == "old"]
     ignored = [gpu for gpu in old if gpu.driver not in ("nvidia", "vfio-pci")]
     version = facts.driver_version or facts.library_version or ""
-    if not ignored or facts.usable or facts.platform.own_way or not re.match(r"(59|[6-9]\d)\d\.", version):
+    if not ignored or facts.usable or not re.match(r"(59|[6-9]\d)\d\.", version):
         return None
     evidence = (f"PCI {gpu.address}: device {gpu.device}, driven by {gpu.driver or 'nothing'}" for gpu in ignored)
     return found(f"the driver is {version}", *evidence)

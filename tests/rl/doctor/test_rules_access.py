@@ -189,6 +189,11 @@ def test_root_without_its_capabilities_obeys_the_mode():
     return closed(uid=0, groups=(0,))
 
 
+@fires("node-permissions", "mode 0640")
+def test_a_member_of_a_group_that_may_only_read_is_shut_out():
+    return closed(mode="0640", groups=(1000, 44))
+
+
 @silent("node-permissions")
 def test_a_node_open_to_everybody_is_not_shut_by_its_mode():
     return closed(mode="0666")

@@ -133,7 +133,7 @@ def test_the_unknown_error_without_a_suspend_still_names_it_first():
         {"driver_api": DriverApi(ended="ok", version=13000, init=100)},
         {"nvml": Nvml(ended="ok", init=999)},
         {"nodes": nodes("nvidiactl", "nvidia-uvm", "nvidia0", opened="EIO")},
-        {"nodes": nodes("nvidiactl", "nvidia0")},
+        {"nodes": nodes("nvidiactl", "nvidia0"), "kernel_driver": KernelDriver()},
         {"nodes": nodes("nvidiactl", "nvidia-uvm")},
     ],
     ids=["another number", "NVML fails too", "nodes fail", "no uvm", "no GPU's node"],

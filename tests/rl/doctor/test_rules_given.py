@@ -264,5 +264,12 @@ def test_a_pod_with_one_of_eight_gpus_was_given_it():
 
 
 @silent("whole-node-in-pod")
+def test_gpus_that_do_not_work_are_taken_from_nobody():
+    fails = DriverApi(ended="ok", version=13000, init=999)
+    torch = TorchRun(ended="ok", version="2.13.0", cuda="13.0", available=False, count=0)
+    return gpu_machine(gpus=8, platform=KUBERNETES, driver_api=fails, torch=torch)
+
+
+@silent("whole-node-in-pod")
 def test_all_gpus_in_docker_are_what_was_asked_for():
     return gpu_machine(gpus=8)
