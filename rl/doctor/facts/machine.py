@@ -36,7 +36,7 @@ def slept(root: Path, clock: Callable[[int], float] = time.clock_gettime) -> flo
     """Seconds this machine was suspended: one of the kernel's clocks stands still then. Another tree has no clocks."""
     if root != Path("/"):
         return 0.0
-    return round(clock(time.CLOCK_BOOTTIME) - clock(time.CLOCK_MONOTONIC), 1)
+    return max(0.0, round(clock(time.CLOCK_BOOTTIME) - clock(time.CLOCK_MONOTONIC), 1))
 
 
 def _rootless(root: Path) -> bool:
