@@ -25,23 +25,27 @@ def say(**facts: object) -> None:
 
 
 def nodes(root: str) -> None:
-    """Open each /dev/nvidia… node for reading and writing, as the driver's libraries will."""
-    found = []
-    for path in sorted(Path(root, "dev").glob("nvidia*")):
-        if path.is_dir():  # nvidia-caps holds the nodes of MIG
-            continue
-        say(step=f"open /dev/{path.name}")
-        node: dict[str, object] = {"name": path.name}
-        try:
-            status = path.stat()
-            mode = f"{status.st_mode & 0o7777:04o}"
-            node |= {"mode": mode, "group": status.st_gid, "major": os.major(status.st_rdev)}
-            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
-            node["opened"] = "ok"
-        except OSError as error:
-            node["opened"] = errno.errorcode.get(error.errno or 0, str(error))
-        found.append(node)
-    say(found=found)
+    """Open each node of a GPU for reading and writing, as the driver's libraries will."""
+    say(uid=os.geteuid(), groups=sorted({os.getegid(), *os.getgroups()}))
+    device_files = Path(root, "dev")
+    found = [*sorted(device_files.glob("nvidia*")), *device_files.glob("nvmap")]
+    # isdir, unlike Path.is_dir, is silent where the node cannot be looked at; nvidia-caps holds the nodes of MIG.
+    say(found=[_opened(path) for path in found if not os.path.isdir(path)])
+    say(render=[_opened(path) for path in sorted(device_files.glob("dri/renderD*"))])
+
+
+def _opened(path: Path) -> dict[str, object]:
+    say(step=f"open /dev/{path.name}")
+    node: dict[str, object] = {"name": path.name}
+    try:
+        status = path.stat()
+        mode = f"{status.st_mode & 0o7777:04o}"
+        node |= {"mode": mode, "group": status.st_gid, "major": os.major(status.st_rdev)}
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+        node["opened"] = "ok"
+    except OSError as error:
+        node["opened"] = errno.errorcode.get(error.errno or 0, str(error))
+    return node
 
 
 def driver_api() -> None:

@@ -6,7 +6,7 @@ cause, and what comes after it is not asked. Symptoms, which say that something 
 
 from collections.abc import Iterable
 
-from rl.doctor.rules import access, driver, given, host, symptoms, torch_build
+from rl.doctor.rules import access, driver, driver_state, given, host, nodes, symptoms, torch_build
 from rl.doctor.rules.rule import Finding, Fix, Rule
 from rl.doctor.schema import Facts
 
@@ -18,6 +18,8 @@ WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
     *driver.CALLS,
     *given.RULES,
     *access.RULES,
+    *nodes.RULES,
+    *driver_state.RULES,
     *driver.RULES,
     *torch_build.FIT,
 )

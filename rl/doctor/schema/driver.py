@@ -29,9 +29,9 @@ class Node:
 class Nodes(Probe):
     """All device nodes found, and who asked."""
 
-    found: tuple[Node, ...] = ()  # /dev/nvidia*
+    found: tuple[Node, ...] = ()  # /dev/nvidia*, and /dev/nvmap of a Jetson
     render: tuple[Node, ...] = ()  # /dev/dri/renderD*
-    uid: int | None = None
+    uid: int | None = None  # who asked
     groups: tuple[int, ...] = ()
 
 

@@ -3,42 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from machine_facts import OWN_WAYS, QUICK, WSL, commands, gpu_machine, headline, ids, no_libraries, nodes
+from machine_facts import OWN_WAYS, QUICK, WSL, commands, gpu_machine, headline, ids, nodes
 
 from rl.doctor.rules import judge
 from rl.doctor.schema import DriverApi, Facts, KernelDriver, Nvml, TorchBuild, TorchRun
-
-
-def capabilities(given: str, *, cuda: bool, nvml: bool) -> Facts:
-    gone, there = no_libraries(), gpu_machine()
-    return gpu_machine(
-        environment={"NVIDIA_DRIVER_CAPABILITIES": given},
-        driver_api=there.driver_api if cuda else gone["driver_api"],
-        nvml=there.nvml if nvml else gone["nvml"],
-        torch=there.torch if cuda else gone["torch"],
-    )
-
-
-def test_capabilities_without_compute_are_fatal_and_without_utility_degraded():
-    assert headline(capabilities("utility", cuda=False, nvml=True)) == ("capability-missing", 3)
-    assert ids(capabilities("utility", cuda=False, nvml=True)) == ["capability-missing"]
-    assert headline(capabilities("graphics", cuda=False, nvml=False)) == ("capability-missing", 3)
-    degraded = capabilities("compute,graphics", cuda=True, nvml=False)
-    assert ids(degraded) == ["capability-missing"]
-    assert headline(degraded) == ("capability-missing", 1)
-
-
-def test_capabilities_are_not_blamed_where_the_libraries_are_there_or_the_nodes_refuse():
-    assert ids(capabilities("graphics", cuda=True, nvml=True)) == []
-    refused = nodes("nvidiactl", "nvidia0", "nvidia-uvm", opened="EPERM")
-    facts = replace(capabilities("utility", cuda=False, nvml=True), nodes=refused)
-    assert ids(facts) == ["driver-library-missing"]
-
-
-@pytest.mark.parametrize("given", ["all", "compute,utility"])
-def test_capabilities_that_name_the_library_are_not_blamed_for_it(given):
-    assert headline(capabilities(given, cuda=False, nvml=True)) == ("driver-library-missing", 3)
-    assert headline(capabilities(given, cuda=True, nvml=False)) == ("nvml-failed", 1)
 
 
 def uvm(loaded: bool, code: int = 999, **changes) -> Facts:
