@@ -31,7 +31,7 @@ class Nvml:
         except Exception:  # noqa: BLE001 - NVMLLibraryMismatchError is no NVMLError
             self.unknown.add(name)
             return None
-        return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+        return _text(answer)
 
     def handle(self, index: int) -> Any:  # noqa: ANN401 - a handle, or the number of an error
         """The GPU's handle, or the error's number as an int."""
@@ -59,7 +59,7 @@ class Nvml:
         return {
             "name": self("nvmlDeviceGetName", handle),
             "uuid": self("nvmlDeviceGetUUID", handle),
-            "pci": pci and pci.busId.decode(errors="replace"),
+            "pci": pci and _text(pci.busId),
             "minor": self("nvmlDeviceGetMinorNumber", handle),
             "memory_bytes": memory and memory.total,
             "memory_used": memory and memory.used,
@@ -104,3 +104,7 @@ class Nvml:
         most = self("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
         instances = [self("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most)]
         return {"mig": True, "mig_uuids": [self("nvmlDeviceGetUUID", one) for one in instances if one is not None]}
+
+
+def _text(answer: Any) -> Any:  # noqa: ANN401 - anything that is not bytes stays as it is
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
