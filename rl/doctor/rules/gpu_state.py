@@ -37,7 +37,7 @@ def overall(facts: Facts) -> Severity | None:
 
 
 @rule(
-    "gpu-lost",
+    "gpu-off-the-bus",
     "fatal",
     cause="<gpu> does not answer any more: it has fallen off the bus, or cannot be started",
     symptom="Unable to determine the device handle for GPU: Unknown Error; GPU is lost; Xid 79 in the kernel log.",

@@ -8,11 +8,10 @@ from rl.doctor.rules.rule import Fix, Found, found, rule
 from rl.doctor.schema import Facts
 
 SHARING_LAYER = re.compile(r"vgpu|hami|cuda-control|gpushare|nvshare|gemhook", re.IGNORECASE)
-# NVIDIA's boards for data centers, on which alone cuda-compat works; not Quadro T1000, RTX A2000 …
+# NVIDIA's boards for data centers, on which alone cuda-compat works; not Quadro T1000, RTX A2000, GeForce …
 DATA_CENTER = re.compile(
     r"Tesla|\b(A(2|10G?|16|30|40|100|800)|[BH][128]00|H20|B300|G[BH][23]00|L(2|4|20|40)S?|[TP]4|P(40|100)|V100S?)\b"
 )
-WORKSTATION = re.compile(r"GeForce|TITAN|Quadro|\bRTX\b")
 LEAVE_OUT = Fix("inside", "<without>", "in this shell; where it is set for good, take '<element>' out there")
 LOOK = Fix("inside", "ldconfig -p | grep -E 'libcuda|libnvidia-ml'", "to see what else the loader finds")
 REMOVE_COMPAT = Fix("inside", "rm -rf <compat> && ldconfig", "as root, where LD_LIBRARY_PATH does not name it")
@@ -108,10 +107,11 @@ def compat_unsupported(facts: Facts) -> Found | None:
 )
 def mismatch(facts: Facts) -> Found | None:
     """cuInit gives 803, and there is another library to take: cuInit succeeds without LD_LIBRARY_PATH, or the one that
-    was loaded is cuda-compat's, or not the kernel driver's version while another one in the order of search is.
+    was loaded is cuda-compat's, or not the kernel driver's version while another one in the order of search is. Where
+    NVML does not fit the kernel driver either (18), all of the driver was exchanged.
     """
     api, files = facts.driver_api, facts.libraries.libcuda
-    if api.init != 803:
+    if api.init != 803 or facts.nvml.init == 18:
         return None
     version = facts.kernel_driver.version
     fitting = [file for file in files.values() if version and file.endswith(f".so.{version}") and file != api.path]
@@ -148,7 +148,7 @@ def compat_not_loaded(facts: Facts) -> Found | None:
     """
     evidence, compat = age(facts), facts.libraries.compat
     names = [gpu.name for gpu in facts.nvml.gpus]
-    boards = names and all(DATA_CENTER.search(name) and not WORKSTATION.search(name) for name in names)
+    boards = names and all(DATA_CENTER.search(name) for name in names)
     if not evidence or not compat or not boards or _from("compat", facts.driver_api.path):
         return None
     serves = re.search(r"cuda-(\d{1,3})\b", compat)

@@ -186,6 +186,22 @@ def test_a_driver_of_the_same_major_with_a_smaller_minor():
 
 
 @silent("driver-too-old")
+def test_a_driver_of_unknown_version_that_serves_torchs_major():
+    return aged("", 13000, torch=TorchRun(ended="ok", version="2.14.0", cuda="13.2", available=False, count=0))
+
+
+@silent("driver-too-old")
+def test_a_driver_that_is_new_enough_behind_a_library_that_is_not():
+    return aged("580.95.05", 12040)
+
+
+@silent("driver-too-old")
+def test_a_library_that_does_not_fit_the_driver_and_has_no_other_behind_it():
+    path = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.54.03"
+    return aged("550.54.15", driver_api=DriverApi(ended="ok", version=12020, init=803, init_name="x", path=path))
+
+
+@silent("driver-too-old")
 @pytest.mark.parametrize("code", [34, 803, 804])
 @pytest.mark.parametrize("driver", ["580.95.05", "550.54.15"])
 def test_another_librarys_version_is_not_taken_for_the_drivers_age(code, driver):
@@ -216,9 +232,15 @@ def minor(torch_cuda: str, serves: int, **changes) -> Facts:
     return replace(facts, kernel_driver=KernelDriver(True, "535.54.03", False, True), **changes)
 
 
-@fires("driver-lacks-ptx", "error 222", "driver 560.28.03 or newer", "nvidia-driver-560", severity="degraded")
+@fires("driver-lacks-ptx", "gives 222", "driver 560.28.03 or newer", "nvidia-driver-560", severity="degraded")
 def test_a_kernel_that_the_driver_cannot_compile():
-    return minor("12.6", 12020, full=Full(works=(Work(device=0, matmul="", jit="CUDA error 222"),)))
+    return minor(
+        "12.6",
+        12020,
+        full=Full(
+            works=(Work(device=0, matmul="", jit="cuModuleLoadData gives 222 (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"),)
+        ),
+    )
 
 
 @fires("driver-lacks-ptx", PTX, severity="fatal")

@@ -22,54 +22,59 @@ def unusable(*gpus: NvmlGpu, **changes) -> Facts:
     return with_gpus(*gpus, **{"driver_api": NO_DEVICE, "torch": TORCH_SEES_NONE} | changes)
 
 
-@fires("gpu-lost", "NVML gives 15 for GPU 0", "dmesg", severity="fatal")
+@fires("gpu-off-the-bus", "NVML gives 15 for GPU 0", "dmesg", severity="fatal")
 def test_the_only_gpu_is_lost():
     return unusable(NvmlGpu(error=15))
 
 
-@fires("gpu-lost", "NVML gives 15 for GPU 1 (NVIDIA H200, PCI 00000000:01:00.0)", severity="degraded")
+@fires("gpu-off-the-bus", "NVML gives 15 for GPU 1 (NVIDIA H200, PCI 00000000:01:00.0)", severity="degraded")
 def test_one_gpu_is_lost_while_others_work():
     return with_gpus(nvml_gpu(), nvml_gpu(index=1, error=15))
 
 
-@fires("gpu-lost", "NVML gives 999 for GPU 0", "export CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
+@fires("gpu-off-the-bus", "NVML gives 999 for GPU 0", "export CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
 def test_one_gpu_of_three_cannot_be_asked():
     return with_gpus(NvmlGpu(error=999), nvml_gpu(index=1), nvml_gpu(index=2))
 
 
-@fires("gpu-lost", "/dev/nvidia1 is here all the same", severity="degraded")
+@fires("gpu-off-the-bus", "/dev/nvidia1 is here all the same", severity="degraded")
 @pytest.mark.parametrize("opened", ["ok", "EIO"])
 def test_a_node_of_a_gpu_that_nvml_does_not_count(opened):
     there, failing = nodes("nvidiactl", "nvidia-uvm", "nvidia0"), nodes("nvidia1", opened=opened)
     return gpu_machine(nodes=replace(there, found=there.found + failing.found))
 
 
-@silent("gpu-lost")
+@silent("gpu-off-the-bus")
 def test_all_gpus_answer_999():
     return unusable(NvmlGpu(error=999))  # whatever it is, it is not one GPU
 
 
-@silent("gpu-lost")
+@silent("gpu-off-the-bus")
 @pytest.mark.parametrize("code", [3, 4, 13])
 def test_a_gpu_that_may_not_be_asked(code):
     return with_gpus(nvml_gpu(), NvmlGpu(error=code))
 
 
-@silent("gpu-lost")
+@silent("gpu-off-the-bus")
 def test_fewer_gpus_than_the_host_has():
     return gpu_machine(pci=gpu_machine(gpus=8).pci)
 
 
-@silent("gpu-lost")
+@silent("gpu-off-the-bus")
 @pytest.mark.parametrize("opened", ["EPERM", "ENXIO", "ENODEV"])
 def test_a_node_that_this_container_may_not_use(opened):
     there, shut = nodes("nvidiactl", "nvidia-uvm", "nvidia0"), nodes("nvidia1", opened=opened)
     return gpu_machine(nodes=replace(there, found=there.found + shut.found))
 
 
-@silent("gpu-lost")
+@silent("gpu-off-the-bus")
 def test_gpus_whose_nodes_nvml_does_not_tell():
     return with_gpus(nvml_gpu(minor=None), nodes=nodes("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"))
+
+
+@silent("gpu-off-the-bus")
+def test_a_node_that_nvml_counts_by_another_number():
+    return gpu_machine(nodes=nodes("nvidiactl", "nvidia-uvm", "nvidia1"))
 
 
 @fires("gpu-memory-failed", "GPU 0 (NVIDIA H200", "ROW_REMAPPER", severity="fatal")
@@ -196,4 +201,4 @@ def test_wsl_tells_no_lanes():
 
 def test_two_troubles_of_one_gpu_are_both_told():
     facts = with_gpus(nvml_gpu(clock_reasons=0x8), nvml_gpu(index=1, error=15))
-    assert [finding.id for finding in judge(facts)] == ["gpu-lost", "gpu-throttled"]
+    assert [finding.id for finding in judge(facts)] == ["gpu-off-the-bus", "gpu-throttled"]

@@ -138,6 +138,17 @@ def test_the_only_library_there_is_differs_from_the_kernels_driver():
 
 
 @silent("libcuda-mismatch")
+def test_the_library_of_the_kernels_version_is_the_one_that_fails():
+    path = f"{LIBRARIES}/libcuda.so.535.54.03"
+    return mixed(path, "", libraries=Libraries(libcuda={f"{LIBRARIES}/libcuda.so.1": path}))
+
+
+@silent("libcuda-mismatch")
+def test_nvml_does_not_fit_the_kernels_driver_either():
+    return mixed(nvml=Nvml(ended="ok", init=18, init_name="Driver/library version mismatch"))
+
+
+@silent("libcuda-mismatch")
 def test_two_libraries_of_which_the_right_one_is_loaded():
     files = {f"{LIBRARIES}/libcuda.so.1": f"{LIBRARIES}/libcuda.so.580.95.05", f"{COMPAT}/libcuda.so.1": COMPAT_FILE}
     return gpu_machine(libraries=Libraries(libcuda=files))
