@@ -24,10 +24,15 @@ def libraries(root: Path, environment: Mapping[str, str]) -> Libraries:
     preload = f"{environment.get('LD_PRELOAD', '')} {text_of(root / 'etc/ld.so.preload')}"
     return Libraries(
         libcuda=found,
-        compat=next((f"/{folder.relative_to(root)}" for folder in compat if os.path.exists(folder / LIBCUDA)), None),
+        compat=next((f"/{folder.relative_to(root)}" for folder in compat if _size(folder / LIBCUDA)), None),
         preload=tuple(re.split(r"[\s:]+", preload.strip())) if preload.strip() else (),
         environment_files=dict(_environment_files(root, environment)),
     )
+
+
+def _size(file: Path) -> int:
+    """0 where there is none, or only what the container toolkit left in an image that was made of a container."""
+    return os.path.getsize(file) if os.path.exists(file) else 0
 
 
 def _search_order(root: Path, environment: Mapping[str, str]) -> Iterator[str]:

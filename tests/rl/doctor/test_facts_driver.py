@@ -140,7 +140,7 @@ def test_the_library_is_known_by_its_file_behind_all_links(ask, stubs, tmp_path,
 
 def library(root, folder: str, version: str) -> None:
     (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / folder / f"libcuda.so.{version}").touch()
+    (root / folder / f"libcuda.so.{version}").write_text("a library")
     (root / folder / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
 
 
@@ -202,6 +202,12 @@ def test_compat_is_found_where_only_the_plain_folder_is(tmp_path):
     library(tmp_path, "usr/local/cuda/compat", "560.35.05")
     assert libraries(tmp_path, {}).compat == "/usr/local/cuda/compat"
     assert libraries(tmp_path / "usr", {}).compat is None
+
+
+def test_an_empty_file_is_no_compat(tmp_path):
+    library(tmp_path, "usr/local/cuda-13.0/compat", "580.95.05")
+    (tmp_path / "usr/local/cuda-13.0/compat/libcuda.so.580.95.05").write_text("")
+    assert libraries(tmp_path, {}).compat is None
 
 
 def test_preloaded_libraries_come_from_the_variable_and_the_file(tmp_path):
