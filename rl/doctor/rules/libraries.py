@@ -57,7 +57,8 @@ def stub(facts: Facts) -> Found | None:
     LIBRARY_PATH, or in LD_LIBRARY_PATH behind the true library, does no harm.
     """
     api, nvml = facts.driver_api, facts.nvml
-    if api.init == 34 or (_from("stubs", api.path) and not facts.usable):
+    unclear = not facts.usable and api.init not in range(802, 810)  # which a true driver gives, each for a reason
+    if api.init == 34 or (_from("stubs", api.path) and unclear):
         evidence = [f"cuInit gives {api.init} ({api.init_name})"] if api.init else []
         evidence += _origin(facts, "stubs", api.path)
         return found(*evidence, fixes=_fixes(facts, stub.fixes), **_words(facts, "stubs"), library="libcuda.so.1")

@@ -69,6 +69,16 @@ def test_stubs_in_the_search_path_that_the_loader_passed_over():
     return gpu_machine(environment={"LD_LIBRARY_PATH": STUBS})  # toolkits have libcuda.so there, not libcuda.so.1
 
 
+@fires("stub-library", STUB_FILE, "999")
+def test_a_stub_that_gives_another_number():
+    return loaded(STUB_FILE, 999, "CUDA_ERROR_UNKNOWN", STUBS)
+
+
+@silent("stub-library")
+def test_a_true_driver_in_a_folder_of_that_name():
+    return loaded("/opt/stubs/libcuda.so.535.54.03", 802, "CUDA_ERROR_SYSTEM_NOT_READY", "/opt/stubs")
+
+
 @silent("stub-library")
 def test_a_driver_that_works_from_a_folder_of_that_name():
     machine = gpu_machine()
