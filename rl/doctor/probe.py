@@ -8,7 +8,9 @@ import ctypes
 import errno
 import json
 import os
+import runpy
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +52,8 @@ def _opened(path: Path) -> dict[str, object]:
 
 def driver_api() -> None:
     """Ask libcuda.so.1; the version comes first, since it needs no initialisation."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    say(mps_folder=folder if os.path.isdir(folder) else None)
     say(step="load libcuda.so.1")
     try:
         library = ctypes.CDLL("libcuda.so.1")
@@ -77,28 +81,29 @@ def nvml() -> None:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
         return say(load_error=str(error))
-    say(step="import pynvml")
+    say(path=_mapped("libnvidia-ml.so"), step="import pynvml")
     try:
         import pynvml
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the package is the answer
         return say(binding_error=_words(error))
     say(step="nvmlInit")
+    began = time.monotonic()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:  # after this no other call may be trusted
         return say(init=error.value, init_name=str(error))
     say(init=0)
-    say(driver_version=_ask(pynvml.nvmlSystemGetDriverVersion))
-    say(cuda_version=_ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
-    count = _ask(pynvml.nvmlDeviceGetCount)
+    asking = runpy.run_path(str(Path(__file__).with_name("ask_nvml.py")))["Nvml"](pynvml, say)
+    say(driver_version=asking("nvmlSystemGetDriverVersion"))
+    say(cuda_version=asking("nvmlSystemGetCudaDriverVersion_v2"))
+    count = asking("nvmlDeviceGetCount") or 0
     say(count=count)
+    handles = [asking.handle(index) for index in range(count)]  # the first use of a GPU: without persistence it is slow
+    say(init_seconds=round(time.monotonic() - began, 3))
     gpus = []
-    for index in range(count or 0):
-        handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-        memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        gpu = {"name": _ask(pynvml.nvmlDeviceGetName, handle), "uuid": _ask(pynvml.nvmlDeviceGetUUID, handle)}
-        gpus.append(gpu | {"memory_bytes": getattr(memory, "total", None)})
-    say(gpus=gpus)
+    for handle in handles:
+        gpus.append(asking.gpu(handle))
+        say(gpus=gpus, unknown_functions=sorted(asking.unknown))
     return None
 
 

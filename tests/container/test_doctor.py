@@ -51,6 +51,7 @@ def test_a_container_without_the_flag_is_told_to_use_it(loaded_driver):
 
 def test_a_driver_too_old_is_given_its_age_and_the_variant_that_fits():
     old = variables(STUB_CUDA_VERSION=12040, STUB_DRIVER_VERSION="550.54.15", STUB_CUINIT=0)
+    old += variables(STUB_GPU_NAME="NVIDIA GeForce RTX 4090")  # to a data-center GPU, the base's cuda-compat is offered
     headline, commands, status = verdict("--gpus", "all", *NODES, *UVM, *old)
     assert (headline, status) == ("driver-too-old", 3)
     assert "nvidia-driver-580" in commands
