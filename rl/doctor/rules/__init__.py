@@ -6,22 +6,36 @@ cause, and what comes after it is not asked. Symptoms, which say that something 
 
 from collections.abc import Iterable
 
-from rl.doctor.rules import access, driver, given, host, symptoms, torch_build
+from rl.doctor.rules import (
+    access,
+    compiling,
+    driver,
+    given,
+    host,
+    packages,
+    selection,
+    session,
+    symptoms,
+    torch_build,
+    torch_fit,
+)
 from rl.doctor.rules.rule import Finding, Fix, Rule
 from rl.doctor.schema import Facts
 
 __all__ = ["RULES", "Finding", "Fix", "Rule", "judge"]
 
-TORCH: tuple[Rule[Facts], ...] = torch_build.RULES
+TORCH: tuple[Rule[Facts], ...] = (*packages.IMPORT, *torch_build.RULES)
 WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
     *host.RULES,
+    *session.SSH,
     *driver.CALLS,
     *given.RULES,
     *access.RULES,
     *driver.RULES,
-    *torch_build.FIT,
+    *selection.RULES,
+    *torch_fit.FIT,
 )
-BESIDE: tuple[Rule[Facts], ...] = ()  # independent of each other
+BESIDE: tuple[Rule[Facts], ...] = (*packages.RULES, *compiling.RULES, *session.RULES)  # independent of each other
 RULES = (given.hidden_on_purpose, *WAY_TO_THE_GPU, *TORCH, *symptoms.RULES, *BESIDE)
 _RANK = {"fatal": 0, "degraded": 1, "info": 2}
 
