@@ -87,12 +87,9 @@ def _look_at(root: Path, cache: Path) -> _Cache:
     folder = cache
     while not os.path.exists(folder) and folder != folder.parent:  # Path.exists raises where it may not look
         folder = folder.parent
-    nfs = _file_system(root, folder).startswith("nfs")
-    try:
-        noexec = bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
-    except OSError:
-        noexec = False
-    return _Cache(cache, None if nfs else _write_error(folder), noexec, nfs)  # an NFS server may never answer
+    options, kind = _mount(root, folder)
+    nfs = kind.startswith("nfs")
+    return _Cache(cache, None if nfs else _write_error(folder), "noexec" in options, nfs)  # its server may not answer
 
 
 def _write_error(folder: Path) -> str:
@@ -107,17 +104,17 @@ def _write_error(folder: Path) -> str:
     return ""
 
 
-def _file_system(root: Path, folder: Path) -> str:
-    """Type of the file system that holds the folder: that of the longest mount point which begins its path."""
+def _mount(root: Path, folder: Path) -> tuple[list[str], str]:
+    """Options and file system of the mount that holds the folder: the longest mount point which begins its path."""
     with contextlib.suppress(OSError, RuntimeError):
         folder = folder.resolve()
-    length, found = 0, ""
+    length, options, found = 0, [""], ""
     for line in text_of(root / "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()
-        if len(fields) > 4 and kind and folder.is_relative_to(fields[4]) and len(fields[4]) >= length:
-            length, found = len(fields[4]), kind[0]
-    return found
+        if len(fields) > 5 and kind and folder.is_relative_to(fields[4]) and len(fields[4]) >= length:
+            length, options, found = len(fields[4]), fields[5].split(","), kind[0]
+    return options, found
 
 
 def _loader_cache(root: Path) -> bytes:
