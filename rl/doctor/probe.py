@@ -124,27 +124,47 @@ def torch() -> None:
 
 def _ask_torch(torch: Any) -> None:  # noqa: ANN401 - whatever was importable under that name
     say(version=str(torch.__version__), cuda=torch.version.cuda, hip=getattr(torch.version, "hip", None))
-    say(step="torch.cuda.is_available")
+    say(arch_flags=_ask(torch._C._cuda_getArchFlags) if torch.version.cuda else None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        available = bool(torch.cuda.is_available())
-    say(
-        available=available,
-        warnings=[str(warning.message)[:1000] for warning in caught],
-        step="torch.cuda.device_count",
-    )
+        try:
+            _ask_cuda(torch)
+        finally:  # torch warns of a GPU that it has no kernels for, and says which build has them
+            say(warnings=list(dict.fromkeys(str(warning.message)[:3000] for warning in caught)))
+
+
+def _ask_cuda(torch: Any) -> None:  # noqa: ANN401
+    say(step="torch.cuda.is_available")
+    available = bool(torch.cuda.is_available())
+    say(available=available, step="torch.cuda.device_count")
     count = int(torch.cuda.device_count())
-    say(count=count, arch_flags=_ask(torch._C._cuda_getArchFlags) if torch.version.cuda else None)
-    if not available:
+    say(count=count)
+    if torch.version.cuda:
+        say(step="torch.backends.cudnn.version")
+        try:
+            torch.backends.cudnn.version()
+        except Exception as error:  # noqa: BLE001
+            say(cudnn_error=_words(error))
+        say(cudnn_path=_mapped("libcudnn.so"))
+    if not (available and count):
         return
     say(step="torch.cuda.current_device")
     say(current_device=torch.cuda.current_device(), names=[torch.cuda.get_device_name(i) for i in range(count)])
+    say(gpus=[_gpu(_ask(torch.cuda.get_device_properties, index)) for index in range(count)])
     say(step="add two numbers on the GPU")
     try:
         total = float((torch.ones(2, device="cuda") + 1).sum())
         say(kernel_error=None if total == 4.0 else f"1 + 1 + 1 + 1 gave {total}")
     except Exception as error:  # noqa: BLE001
         say(kernel_error=_words(error))
+
+
+def _gpu(properties: Any) -> dict[str, object]:  # noqa: ANN401 - torch's, or None
+    if properties is None:
+        return {}
+    uuid = str(getattr(properties, "uuid", ""))  # without the GPU- that NVML and CUDA_VISIBLE_DEVICES put before it
+    capability = [properties.major, properties.minor]
+    return {"name": properties.name, "uuid": f"GPU-{uuid}" if uuid else "", "capability": capability}
 
 
 def _ask(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - as the function answers

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rl.doctor.child import Child
-from rl.doctor.facts import libraries, limits, machine, session, software
+from rl.doctor.facts import libraries, limits, machine, notebooks, session, software, tools
 from rl.doctor.schema import DriverApi, Facts, Nodes, Nvml, TorchRun, decode
 
 # A driver without persistence takes seconds per GPU for its first call: 30 s are no hang yet.
@@ -54,21 +54,21 @@ def gather(
             "kernel_driver": machine.kernel_driver(root),
             "pci": machine.pci(root),
             "limits": limits.limits(root),
-            "processes": limits.gpu_processes(root),
+            "processes": session.with_forks(root, limits.gpu_processes(root)),
             "environment": session.chosen(environment),
             "init_environment": session.of_init(root),
             "ssh": "SSH_CONNECTION" in environment,
             "worked": session.worked(root),
             "libraries": libraries.libraries(root, environment),
-            "torch_build": software.torch_build(),
-            "tools": software.tools(environment),
-            "kernels": software.kernels(),
+            "torch_build": software.torch_build(root),
+            "tools": tools.tools(root, environment),
+            "kernels": notebooks.kernels(root, environment),
         }
         said = {name: child.collect() for name, child in children.items()}
         if environment.get("LD_LIBRARY_PATH"):  # is that to blame? what fails is asked again without it
             if said["driver_api"].get("init"):
                 children["driver_api_alone"] = ask("driver_api", limit=driver_limit, without=("LD_LIBRARY_PATH",))
-            if said.get("torch", {}).get("error"):
+            if _fails(said.get("torch", {})):
                 children["torch_alone"] = ask("torch", limit=torch_limit, without=("LD_LIBRARY_PATH",))
             said |= {name: child.collect() for name, child in children.items() if name not in said}
     finally:
@@ -84,3 +84,8 @@ def gather(
         torch=decode(TorchRun, said.get("torch")),
         torch_alone=decode(TorchRun, said.get("torch_alone")),
     )
+
+
+def _fails(torch: Mapping[str, Any]) -> bool:
+    crashed = str(torch.get("ended")).startswith("signal")
+    return crashed or bool(torch.get("error") or torch.get("cudnn_error"))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from rl.doctor.rules import (
     access,
+    compiling,
     driver,
     driver_state,
     given,
@@ -16,17 +17,22 @@ from rl.doctor.rules import (
     host,
     libraries,
     nodes,
+    packages,
+    selection,
+    session,
     symptoms,
     torch_build,
+    torch_fit,
 )
 from rl.doctor.rules.rule import Finding, Fix, Rule
 from rl.doctor.schema import Facts
 
 __all__ = ["RULES", "Finding", "Fix", "Rule", "judge"]
 
-TORCH: tuple[Rule[Facts], ...] = torch_build.RULES
+TORCH: tuple[Rule[Facts], ...] = (*packages.IMPORT, *torch_build.RULES)
 WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
     *host.RULES,
+    *session.SSH,
     libraries.sharing_layer,
     *driver.CALLS,
     *given.RULES,
@@ -35,11 +41,12 @@ WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
     *nodes.RULES,
     *driver_state.RULES,
     *driver.RULES,
+    *selection.RULES,
     *gpu_state.RULES,
     *gpu_use.RULES,
-    *torch_build.FIT,
+    *torch_fit.FIT,
 )
-BESIDE: tuple[Rule[Facts], ...] = ()  # independent of each other
+BESIDE: tuple[Rule[Facts], ...] = (*packages.RULES, *compiling.RULES, *session.RULES)  # independent of each other
 RULES = (given.hidden_on_purpose, *WAY_TO_THE_GPU, *TORCH, *symptoms.RULES, *BESIDE)
 _RANK = {"fatal": 0, "degraded": 1, "info": 2}
 

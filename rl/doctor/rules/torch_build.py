@@ -1,4 +1,4 @@
-"""torch: whether it is there, whole, and built for CUDA."""
+"""torch itself: whether it is there, and whole."""
 
 from rl.doctor.rules.driver import WHEEL_FOR
 from rl.doctor.rules.rule import Fix, Found, found, rule
@@ -65,22 +65,6 @@ def broken(facts: Facts) -> Found | None:
     return found(facts.torch.error, step=facts.torch.step, wheel=wheel(facts))
 
 
-@rule(
-    "torch-cpu-build",
-    "fatal",
-    cause="torch <version> is a CPU-only build, although a GPU is here",
-    symptom="Torch not compiled with CUDA enabled.",
-    fixes=(REINSTALL,),
-)
-def cpu_build(facts: Facts) -> Found | None:
-    """torch.version.cuda is None, and a GPU can be reached. Right in an image for the CPU."""
-    reachable = facts.driver_usable or any(node.opened == "ok" for node in facts.gpu_nodes)
-    version, hip = facts.torch_version, facts.torch.hip or facts.torch_build.hip
-    if not reachable or version is None or facts.torch_cuda or hip:
-        return None
-    return found("torch.version.cuda is None", version=version, wheel=wheel(facts))
-
-
 def wheel(facts: Facts) -> str:
     """The command for the wheel of this driver's CUDA; the newest one where that is not known."""
     if not facts.hardware_visible:
@@ -90,4 +74,3 @@ def wheel(facts: Facts) -> str:
 
 
 RULES = (missing, died, hung, broken)
-FIT = (cpu_build,)

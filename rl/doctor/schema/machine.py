@@ -74,3 +74,4 @@ class GpuProcess:
     state: str = ""  # R, S, D, T stopped, Z zombie
     parent: int = 0  # 1: an orphan
     seconds: float = 0.0  # age
+    forked: bool = False  # its command line is its parent's: not started anew

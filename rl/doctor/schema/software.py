@@ -49,23 +49,26 @@ class TorchRun(Probe):
 
 @dataclass(frozen=True)
 class Tools:
-    """What torch.compile and rendering need; None: not looked for."""
+    """What torch.compile and rendering need, and the packages beside torch; None: not looked for."""
 
-    compiler: str | None = None  # path of cc or gcc, "" where there is none
+    compiler: str | None = None  # path of the C compiler that Triton takes, "" where there is none
+    cpp_compiler: str | None = None  # path of the C++ compiler that torch.compile takes on the CPU, "": none
     python_headers: bool | None = None
+    libcuda: bool | None = None  # where Triton looks for libcuda.so.1: the loader's cache, LD_LIBRARY_PATH
     cache: str = ""  # folder of torch.compile's caches
     cache_error: str | None = None  # writing there fails; "" where it works
     cache_noexec: bool = False
     cache_nfs: bool = False
-    egl_library: str | None = None  # error of loading libEGL_nvidia.so.0, "" where it loads
+    egl_library: str | None = None  # why the loader would not find libEGL_nvidia.so.0, "" where it would
     egl_vendor: bool | None = None  # a glvnd file names NVIDIA's EGL
     nvml_packages: tuple[str, ...] = ()  # "nvidia-ml-py 13.595", "pynvml 11.5"
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A notebook kernel."""
+    """A notebook kernel for Python that is not the doctor's own interpreter."""
 
     name: str = ""
     python: str = ""  # its interpreter
-    torch: bool | None = None  # whether that interpreter finds torch; None: not asked
+    found: bool = True  # that file is there
+    torch: bool | None = None  # torch lies in one of its folders of packages; None: not known

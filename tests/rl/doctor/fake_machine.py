@@ -67,21 +67,28 @@ class Numbers:
 
 def ones(count, device): return Numbers()
 
+def properties(index):
+    return types.SimpleNamespace(name="NVIDIA H200", uuid=f"0000-{{index}}", major=9, minor=0)
+
 cuda = types.SimpleNamespace(
     is_available=lambda: {available}, device_count=lambda: {count}, current_device=lambda: 0,
-    get_device_name=lambda index: "NVIDIA H200",
+    get_device_name=lambda index: "NVIDIA H200", get_device_properties=properties,
 )
+backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: 92000))
+{after}
 """
 
 
-def fake_torch(folder: Path, *, cuda: str | None = "13.0", gpus: int = 0, total: str = "4.0", body: str = "") -> Path:
-    """A package `torch` for PYTHONPATH; `body` runs first when it is imported."""
+def fake_torch(
+    folder: Path, *, cuda: str | None = "13.0", gpus: int = 0, total: str = "4.0", body: str = "", after: str = ""
+) -> Path:
+    """A package `torch` for PYTHONPATH; `body` runs first when it is imported, `after` last."""
     package = folder / "torch"
     package.mkdir(parents=True)
     (package / "version.py").write_text(
         f"__version__ = '2.13.0'\ncuda: str | None = {cuda!r}\nhip: str | None = None\n"
     )
-    code = TORCH.format(available=gpus > 0, count=gpus, total=total)
+    code = TORCH.format(available=gpus > 0, count=gpus, total=total, after=after)
     (package / "__init__.py").write_text(f"{body}\n{code}")
     return folder
 

@@ -13,20 +13,52 @@ from machine_facts import (
     nodes,
 )
 
-from rl.doctor.schema import DriverApi, KernelDriver, Nodes, Nvml, NvmlGpu, Platform
+from rl.doctor.schema import (
+    DriverApi,
+    Kernel,
+    KernelDriver,
+    Nodes,
+    Nvml,
+    NvmlGpu,
+    Platform,
+    TorchBuild,
+    TorchGpu,
+)
 
 H100 = gpu_machine("NVIDIA H100 80GB HBM3", 8)
+SESSION = {"PATH": "/opt/venv/bin", "CUDA_VERSION": "13.0.2", "NVIDIA_VISIBLE_DEVICES": "all"}
+PASCAL = gpu_machine(
+    "NVIDIA GeForce GTX 1080",
+    version="2.7.1",
+    cuda="12.6",
+    kernel_driver=KernelDriver(True, "535.54.03", False, True),
+    driver_api=DriverApi(ended="ok", version=12020, init=0, count=1),
+)
 HEALTHY = {
     "H100": H100,
     "H100, torch not asked": replace(H100, torch=QUICK),
     "A100 with MIG": gpu_machine("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 1),
     "RTX 4090, on the bare machine": gpu_machine("NVIDIA GeForce RTX 4090", platform=Platform(kernel="6.8.0")),
-    "GTX 1080, the 2.7 variant on an old driver": gpu_machine(
-        "NVIDIA GeForce GTX 1080",
-        version="2.7.1",
-        cuda="12.6",
-        kernel_driver=KernelDriver(True, "535.54.03", False, True),
-        driver_api=DriverApi(ended="ok", version=12020, init=0, count=1),
+    "GTX 1080, the 2.7 variant on an old driver": replace(
+        PASCAL,
+        torch=replace(
+            PASCAL.torch,
+            arch_flags="sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90",
+            gpus=(TorchGpu("NVIDIA GeForce GTX 1080", "GPU-0", (6, 1)),),
+        ),
+    ),
+    "two RTX 4090, for which the kernels of sm_86 are": replace(
+        gpu_machine(gpus=2),
+        torch=replace(
+            gpu_machine(gpus=2).torch, gpus=tuple(TorchGpu("RTX 4090", f"GPU-{i}", (8, 9)) for i in range(2))
+        ),
+    ),
+    "the image over SSH, with packages and a kernel of the user's own": gpu_machine(
+        ssh=True,
+        environment=SESSION,
+        init_environment=SESSION,
+        torch_build=TorchBuild(True, "2.13.0+cu130", "13.0", copies=("2.13.0 in /opt/venv",), image="2.13.0"),
+        kernels=(Kernel("mine", "/home/me/venv/bin/python", True, True),),
     ),
     "WSL2": gpu_machine(platform=WSL, kernel_driver=NOT_LOADED, pci=(), nodes=nodes()),
     "Jetson, which has no NVML": gpu_machine(

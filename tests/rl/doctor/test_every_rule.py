@@ -59,6 +59,9 @@ SPOKEN = [
     "NVIDIA_DRIVER_CAPABILITIES",
     "LD_LIBRARY_PATH",
     "GPU_CHECK",
+    "CUDA_VERSION",
+    "CUDA_LAUNCH_BLOCKING",
+    "PATH",
 ]
 WORDS = [
     "ok",
@@ -98,6 +101,10 @@ WORDS = [
     "GPU-1",
     "MIG-1",
     "sm_90 compute_90",
+    "sm_100a sm_101 compute_100f",
+    "2.12.0 in /opt/venv",
+    "pynvml 11.5",
+    "python3",
     "strict",
     "/usr/local/cuda/lib64/stubs",
     "compat",

@@ -1,62 +1,140 @@
-"""A torch that is missing, broken, of another build or blind: each state, and its nearest neighbour."""
+"""A torch that is missing, broken, of another build, or without kernels for this GPU; and its nearest neighbours."""
 
 from dataclasses import replace
 
 import pytest
-from machine_facts import QUICK, WSL, commands, cpu_machine, gpu_machine, headline, ids, nodes, without_gpu
+from machine_facts import JETSON, QUICK, WSL, commands, cpu_machine, gpu_machine, headline, ids, nodes, without_gpu
+from rule_tests import fires, silent
 
-from rl.doctor.rules import judge
-from rl.doctor.schema import DriverApi, Facts, TorchBuild, TorchRun
+from rl.doctor.rules import judge, torch_fit
+from rl.doctor.schema import DriverApi, Facts, TorchBuild, TorchGpu, TorchRun
 
-
-@pytest.mark.parametrize("machine", [cpu_machine, gpu_machine])
-def test_a_missing_torch_is_found_with_and_without_asking_it(machine):
-    code = 3 if machine is gpu_machine else 1
-    asked = TorchRun(ended="ok", error="ModuleNotFoundError: No module named 'torch'", missing=True)
-    assert headline(machine(torch=asked, torch_build=TorchBuild())) == ("torch-missing", code)
-    assert headline(machine(torch=QUICK, torch_build=TorchBuild())) == ("torch-missing", code)
-    assert ids(machine(torch=asked, torch_build=TorchBuild()))[0:1] == ["torch-missing"]
-    assert "torch-broken" not in ids(machine(torch=asked, torch_build=TorchBuild()))
-    assert "torch-missing" not in ids(machine(torch_build=TorchBuild()))  # torch itself has answered
+NO_TORCH = TorchRun(ended="ok", error="ModuleNotFoundError: No module named 'torch'", missing=True)
+BOTH = pytest.mark.parametrize("machine", [cpu_machine, gpu_machine])
+CPU_BUILD = TorchBuild(True, "2.13.0+cpu")
+ASKED_OR_NOT = pytest.mark.parametrize("torch", [cpu_machine().torch, QUICK], ids=["torch asked", "torch not asked"])
 
 
+@fires("torch-missing", "No module named 'torch'")
+@BOTH
+def test_a_missing_torch(machine):
+    return machine(torch=NO_TORCH, torch_build=TorchBuild())
+
+
+@fires("torch-missing", "no folder named torch")
+@BOTH
+def test_a_missing_torch_that_was_not_asked(machine):
+    return machine(torch=QUICK, torch_build=TorchBuild())
+
+
+@silent("torch-missing")
+@BOTH
+def test_torch_itself_has_answered_and_its_folder_was_not_found(machine):
+    return machine(torch_build=TorchBuild())
+
+
+def failing(kind: str):
+    return {
+        "broken": TorchRun(ended="ok", step="import torch", error="ImportError: undefined symbol"),
+        "crashed": TorchRun(ended="signal SIGSEGV", step="import torch", stderr="a\nIllegal instruction"),
+        "left": TorchRun(ended="exit 3", step="import torch"),
+        "hung": TorchRun(ended="timeout", step="import torch", seconds=90.0),
+    }[kind]
+
+
+@fires("torch-broken", "undefined symbol", "'import torch' fails")
+@BOTH
+def test_a_torch_that_raises(machine):
+    return machine(torch=failing("broken"))
+
+
+@silent("torch-broken")
+@BOTH
+def test_a_missing_torch_is_not_called_broken(machine):
+    return machine(torch=NO_TORCH, torch_build=TorchBuild())
+
+
+@fires("torch-crashed", "SIGSEGV", "Illegal instruction")
+@BOTH
+def test_a_torch_that_crashes(machine):
+    return machine(torch=failing("crashed"))
+
+
+@fires("torch-crashed", "exit 3")
+@BOTH
+def test_a_torch_that_ends_its_process(machine):
+    return machine(torch=failing("left"))
+
+
+@silent("torch-crashed")
+@BOTH
+def test_a_torch_that_hangs_has_not_crashed(machine):
+    return machine(torch=failing("hung"))
+
+
+@fires("torch-hung", "90 s")
+@BOTH
+def test_a_torch_that_hangs(machine):
+    return machine(torch=failing("hung"))
+
+
+@silent("torch-hung")
+@BOTH
+def test_a_torch_that_crashes_does_not_hang(machine):
+    return machine(torch=failing("crashed"))
+
+
+@pytest.mark.parametrize("kind", ["broken", "crashed", "left", "hung"])
+def test_a_torch_that_fails_is_one_finding(kind):
+    gpu, cpu = gpu_machine(torch=failing(kind)), cpu_machine(torch=failing(kind))
+    assert len(ids(gpu)) == 1
+    assert headline(gpu)[1] == 3
+    assert headline(cpu)[1] == 1  # no GPU was expected, and yet nothing trains
+    assert commands(cpu) in ("pip install --force-reinstall torch", "rl doctor")
+
+
+@fires("torch-cpu-build", "2.13.0+cpu", "/cu130")
+@ASKED_OR_NOT
+def test_a_cpu_only_torch_beside_a_gpu(torch):
+    return gpu_machine(torch=torch, torch_build=CPU_BUILD)
+
+
+@fires("torch-cpu-build")
+@ASKED_OR_NOT
+def test_a_cpu_only_torch_on_wsl_where_only_the_driver_api_shows_the_gpu(torch):
+    return gpu_machine(platform=WSL, nodes=nodes(), torch=torch, torch_build=CPU_BUILD)
+
+
+@fires("torch-cpu-build")
+@ASKED_OR_NOT
+def test_a_cpu_only_torch_where_only_nodes_show_the_gpu(torch):
+    return gpu_machine(torch=torch, torch_build=CPU_BUILD, driver_api=DriverApi(ended="ok", init=999))
+
+
+@silent("torch-cpu-build")
+@ASKED_OR_NOT
+@pytest.mark.parametrize("machine", [cpu_machine, without_gpu])
+def test_a_cpu_only_torch_where_no_gpu_can_be_reached(torch, machine):
+    return machine(torch=torch, torch_build=CPU_BUILD)
+
+
+@silent("torch-cpu-build")
 @pytest.mark.parametrize(
-    ("run", "finding"),
+    ("torch", "build"),
     [
-        (TorchRun(ended="ok", step="import torch", error="ImportError: undefined symbol"), "torch-broken"),
-        (TorchRun(ended="signal SIGSEGV", step="import torch"), "torch-crashed"),
-        (TorchRun(ended="exit 3", step="import torch"), "torch-crashed"),
-        (TorchRun(ended="timeout", step="import torch", seconds=90.0), "torch-hung"),
+        (QUICK, TorchBuild(True, "2.13.0", None, "6.4")),
+        (TorchRun(ended="ok", version="2.13.0", hip="6.4", available=False, count=0), TorchBuild()),
     ],
 )
-def test_a_torch_that_fails_is_one_finding_of_its_own_kind(run, finding):
-    assert ids(gpu_machine(torch=run)) == [finding]
-    assert headline(gpu_machine(torch=run)) == (finding, 3)
-    assert headline(cpu_machine(torch=run)) == (finding, 1)  # no GPU was expected, and yet nothing trains
-    assert commands(cpu_machine(torch=run)) in ("pip install --force-reinstall torch", "rl doctor")
+def test_a_rocm_torch_is_no_cpu_build(torch, build):
+    return gpu_machine(torch=torch, torch_build=build)
 
 
-@pytest.mark.parametrize("torch", [cpu_machine().torch, QUICK], ids=["torch asked", "torch not asked"])
-def test_a_cpu_only_torch_is_a_fault_only_where_a_gpu_is(torch):
-    build = TorchBuild(True, "2.13.0+cpu")
-    assert headline(gpu_machine(torch=torch, torch_build=build)) == ("torch-cpu-build", 3)
-    wsl = gpu_machine(
-        platform=WSL, nodes=nodes(), torch=torch, torch_build=build
-    )  # no nodes: the driver API shows the GPU
-    assert headline(wsl) == ("torch-cpu-build", 3)
-    stuck = gpu_machine(
-        torch=torch, torch_build=build, driver_api=DriverApi(ended="ok", init=999)
-    )  # only nodes show it
-    assert "torch-cpu-build" in ids(stuck)
-    assert "torch-cpu-build" not in ids(cpu_machine(torch=torch, torch_build=build))
-    assert "torch-cpu-build" not in ids(without_gpu(torch=torch, torch_build=build))
-
-
-def test_a_rocm_torch_is_not_called_a_cpu_build():
-    build = TorchBuild(True, "2.13.0", None, "6.4")
-    asked = TorchRun(ended="ok", version="2.13.0", hip="6.4", available=False, count=0)
-    assert "torch-cpu-build" not in ids(gpu_machine(torch=QUICK, torch_build=build))
-    assert "torch-cpu-build" not in ids(gpu_machine(torch=asked, torch_build=TorchBuild()))
+@pytest.mark.parametrize(("version", "wheel"), [(11080, "cu118"), (12080, "cu126"), (13000, "cu130"), (14000, "cu130")])
+def test_a_cpu_only_torch_is_replaced_by_the_wheel_for_this_driver(version, wheel):
+    api = DriverApi(ended="ok", version=version, init=0, count=1)
+    facts = gpu_machine(driver_api=api, torch=cpu_machine().torch, torch_build=CPU_BUILD)
+    assert commands(facts).endswith(f"/{wheel}")
 
 
 def test_a_torch_that_sees_less_than_the_driver_repeats_its_own_warning():
@@ -67,15 +145,207 @@ def test_a_torch_that_sees_less_than_the_driver_repeats_its_own_warning():
 
 
 def test_a_gpu_that_cannot_add_is_broken_and_one_that_is_full_only_busy():
-    def failing(text: str) -> Facts:
+    def failing_with(text: str) -> Facts:
         return gpu_machine(torch=replace(gpu_machine().torch, kernel_error=text))
 
-    assert headline(failing("no kernel image is available for execution")) == ("torch-kernel-failed", 3)
-    assert headline(failing("CUDA out of memory. Tried to allocate 2 MiB")) == ("gpu-memory-full", 1)
+    assert headline(failing_with("device-side assert triggered")) == ("torch-kernel-failed", 3)
+    assert headline(failing_with("CUDA out of memory. Tried to allocate 2 MiB")) == ("gpu-memory-full", 1)
 
 
-@pytest.mark.parametrize(("version", "wheel"), [(11080, "cu118"), (12080, "cu126"), (13000, "cu130"), (14000, "cu130")])
-def test_a_cpu_only_torch_is_replaced_by_the_wheel_for_this_driver(version, wheel):
-    api = DriverApi(ended="ok", version=version, init=0, count=1)
-    facts = gpu_machine(driver_api=api, torch=cpu_machine().torch, torch_build=TorchBuild(True, "2.13.0+cpu"))
-    assert commands(facts).endswith(f"/{wheel}")
+# Architectures. A list of capabilities stands for as many GPUs; the first is the current one.
+
+GPUS = {
+    (6, 1): "NVIDIA GeForce GTX 1080",
+    (7, 0): "Tesla V100-SXM2-16GB",
+    (8, 9): "NVIDIA GeForce RTX 4090",
+    (9, 0): "NVIDIA H200",
+    (12, 0): "NVIDIA GeForce RTX 5090",
+    (3, 5): "Tesla K40c",
+}
+OF_2_13 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
+OF_2_7 = "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"
+NO_KERNEL = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+
+
+def with_gpus(*capabilities, flags=OF_2_13, version="2.13.0", cuda="13.0", error=NO_KERNEL, warnings=(), **changes):
+    machine = gpu_machine(gpus=len(capabilities), version=version, cuda=cuda)
+    gpus = tuple(TorchGpu(GPUS.get(c, "NVIDIA GPU"), f"GPU-{i}", c) for i, c in enumerate(capabilities))
+    torch = replace(machine.torch, arch_flags=flags, gpus=gpus, kernel_error=error, warnings=warnings)
+    return replace(machine, torch=torch, **changes)
+
+
+@pytest.mark.parametrize(
+    ("flag", "gpu", "runs"),
+    [
+        ("sm_86", (8, 9), True),  # the same major version, a newer minor one
+        ("sm_86", (8, 0), False),
+        ("sm_86", (9, 0), False),
+        ("sm_100", (10, 3), True),
+        ("sm_120", (12, 1), True),
+        ("sm_100", (12, 0), False),
+        ("compute_90", (12, 0), True),  # PTX serves all that is newer
+        ("compute_90", (8, 9), False),
+        ("sm_90a", (9, 0), True),  # one architecture alone
+        ("sm_100a", (10, 3), False),
+        ("compute_90a", (10, 0), False),
+        ("sm_100f", (10, 3), True),  # a family
+        ("compute_100f", (12, 0), False),
+        ("sm_50", (5, 3), False),  # Jetson's are for themselves
+        ("sm_60", (6, 2), False),
+        ("sm_70", (7, 2), False),
+        ("sm_80", (8, 7), False),
+        ("sm_87", (8, 9), False),
+        ("sm_87", (8, 7), True),
+        ("sm_100", (10, 1), False),
+        ("sm_101", (11, 0), True),
+    ],
+)
+def test_which_code_runs_on_which_gpu(flag, gpu, runs):
+    facts = with_gpus(gpu, flags=flag)
+    assert (torch_fit.too_new(facts) is None and torch_fit.too_old(facts) is None) is runs
+
+
+@pytest.mark.parametrize(("cuda", "runs"), [("13.0", False), ("13.2", True), ("14.0", True)])
+def test_from_cuda_13_2_on_code_for_ampere_runs_on_orin_too(cuda, runs):
+    assert (torch_fit.not_for_jetson(with_gpus((8, 7), cuda=cuda, platform=JETSON)) is None) is runs
+
+
+@fires("gpu-too-new-for-torch", "RTX 5090", "12.0", OF_2_7, "pytorch-cuda-rl:torch2.13", "7.5 to 12.x", "/cu130")
+@pytest.mark.parametrize("version", ["2.7.1+cu126", "2.6.0+cu124"])
+def test_a_new_gpu_in_an_older_variant(version):
+    return with_gpus((12, 0), flags=OF_2_7, version=version, cuda="12.6")
+
+
+@fires("gpu-too-new-for-torch", "needs driver 580 or newer", "/cu128")
+def test_a_new_gpu_whose_driver_is_too_old_for_the_newest_variant():
+    driver = replace(gpu_machine().driver_api, version=12080)
+    return with_gpus((12, 0), flags=OF_2_7, version="2.7.1+cu126", cuda="12.6", driver_api=driver)
+
+
+@fires("gpu-too-new-for-torch", "a newer", "CUDA_VISIBLE_DEVICES=")
+def test_a_gpu_that_no_variant_knows():
+    return replace(
+        with_gpus((15, 0)), torch=replace(with_gpus((15, 0)).torch, gpus=(TorchGpu("a newer", "", (15, 0)),))
+    )
+
+
+@silent("gpu-too-new-for-torch")
+def test_a_new_gpu_that_works_whatever_the_list_says():
+    return with_gpus((12, 0), flags=OF_2_7, error=None)
+
+
+@silent("gpu-too-new-for-torch")
+def test_ptx_serves_a_new_gpu():
+    return with_gpus((12, 0), flags=f"{OF_2_7} compute_90", error=None)
+
+
+@silent("gpu-too-new-for-torch")
+@pytest.mark.parametrize("flags", [None, "", "gfx90a", "sm_x"])
+def test_a_torch_that_does_not_say_what_it_has_kernels_for(flags):
+    return with_gpus((12, 0), flags=flags)
+
+
+HINT = """Found GPU0 NVIDIA GeForce GTX 1080 which is of compute capability (CC) 6.1.
+Your installed torch==2.13.0 does not include kernels for this GPU. Reinstall the same version against a CUDA build ...
+  For CUDA 12.6 use pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu126"""
+
+
+@fires(
+    "gpu-too-old-for-torch", "GTX 1080", "6.1", OF_2_13, "pytorch-cuda-rl:torch2.7", "5.0 to 9.x", "torch2.6", "cu126"
+)
+def test_an_old_gpu_in_the_newest_variant():
+    return with_gpus((6, 1))
+
+
+@fires("gpu-too-old-for-torch", "pip install --force-reinstall torch==2.13.0 --index-url https://download.py", "cu126")
+def test_an_old_gpu_for_which_torch_itself_names_a_build():
+    return with_gpus((7, 0), warnings=(HINT,))
+
+
+@fires("gpu-too-old-for-torch", "CUDA_VISIBLE_DEVICES=")
+def test_a_gpu_that_is_too_old_for_every_variant():
+    return with_gpus((3, 5), flags=OF_2_7, version="2.7.1", cuda="12.6")
+
+
+def test_no_image_is_proposed_for_a_gpu_that_is_too_old_for_every_variant():
+    assert "pytorch-cuda-rl" not in commands(with_gpus((3, 5)))
+
+
+@silent("gpu-too-old-for-torch")
+def test_an_old_gpu_in_the_variant_for_it():
+    return with_gpus((6, 1), flags=OF_2_7, version="2.7.1", cuda="12.6", error=None)
+
+
+@silent("gpu-too-old-for-torch")
+def test_a_gpu_that_is_too_new_is_not_too_old():
+    return with_gpus((12, 0), flags=OF_2_7)
+
+
+def test_of_the_builds_that_torch_names_the_newest_that_the_driver_serves_is_proposed():
+    line = "use pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu{}\n"
+    warnings = ("".join(line.format(tag) for tag in (126, 129, 130)),)
+    for version, tag in ((12080, "cu129"), (13000, "cu130")):
+        driver = replace(gpu_machine().driver_api, version=version)
+        facts = with_gpus(
+            (12, 0), flags=OF_2_7, version="2.13.0+cu124", cuda="12.6", driver_api=driver, warnings=warnings
+        )
+        assert commands(facts).splitlines()[-1].endswith(f"/{tag}")
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman", "kubernetes"])
+def test_every_engine_is_told_the_image_that_fits(engine):
+    facts = with_gpus((6, 1))
+    assert "pytorch-cuda-rl:torch2.7" in commands(replace(facts, platform=replace(facts.platform, engine=engine)))
+
+
+@fires("some-gpus-without-kernels", "GPU 1, NVIDIA GeForce GTX 1080", "CUDA_VISIBLE_DEVICES=0,2", severity="degraded")
+def test_one_gpu_of_three_is_too_old():
+    return with_gpus((9, 0), (6, 1), (8, 9), error=None)
+
+
+@fires("some-gpus-without-kernels", "CUDA_VISIBLE_DEVICES=1", severity="fatal")
+def test_the_gpu_that_torch_takes_is_the_one_without_kernels():
+    return with_gpus((6, 1), (9, 0))
+
+
+@fires("some-gpus-without-kernels", "CUDA_VISIBLE_DEVICES=3")
+def test_the_proposed_number_is_that_of_the_variable():
+    return with_gpus((6, 1), (9, 0), environment={"CUDA_VISIBLE_DEVICES": "2, 3"})
+
+
+@silent("some-gpus-without-kernels")
+def test_all_gpus_of_several_have_kernels():
+    return with_gpus((9, 0), (8, 9), (12, 0), error=None)
+
+
+@silent("some-gpus-without-kernels")
+def test_no_gpu_of_several_has_kernels():
+    return with_gpus((6, 1), (7, 0))
+
+
+ORIN = TorchGpu("Orin", "", (8, 7))
+
+
+def jetson(**changes):
+    return gpu_machine("Orin", platform=JETSON, pci=(), nodes=nodes(), **changes)
+
+
+@fires("torch-not-for-jetson", "version.cuda is None", "l4t-pytorch")
+@ASKED_OR_NOT
+def test_the_wheel_for_arm_servers_on_a_jetson(torch):
+    return jetson(torch=torch, torch_build=CPU_BUILD)
+
+
+@fires("torch-not-for-jetson", "8.7", "sm_90")
+def test_a_torch_without_kernels_for_orin():
+    return jetson(torch=replace(gpu_machine().torch, gpus=(ORIN,), kernel_error=NO_KERNEL))
+
+
+@silent("torch-not-for-jetson")
+def test_a_torch_for_orin():
+    return jetson(torch=replace(gpu_machine().torch, gpus=(ORIN,), arch_flags="sm_87"))
+
+
+@silent("torch-not-for-jetson")
+def test_the_same_torch_on_another_machine():
+    return gpu_machine(torch=cpu_machine().torch, torch_build=CPU_BUILD)
