@@ -21,8 +21,8 @@ UNCOVER = Fix("inside", "pip uninstall -y torch", "the copy that is imported; th
 def libraries_shadowed(facts: Facts) -> Found | None:
     """Importing torch fails, and in a second process without LD_LIBRARY_PATH it does not."""
     run, alone = facts.torch, facts.torch_alone
-    failed = (run.error is not None and not run.missing) or run.ended.startswith("signal")
-    if not failed or alone.ended != "ok" or alone.version is None or alone.error is not None:
+    failed = run.error is not None or run.ended.startswith("signal")
+    if not failed or alone.ended != "ok" or alone.error is not None:
         return None
     setters = [f"{file} sets it to {value}" for file, value in sorted(facts.libraries.environment_files.items())]
     return found(
@@ -45,7 +45,7 @@ def cudnn_mismatch(facts: Facts) -> Found | None:
     wherever it lies.
     """
     error, path = facts.torch.cudnn_error, facts.torch.cudnn_path
-    if error is None or facts.torch.error is not None:
+    if error is None:
         return None
     given = facts.environment.get("LD_LIBRARY_PATH", "").split(":")
     kept = [folder for folder in given if folder and not (path or "").startswith(folder.rstrip("/") + "/")]

@@ -61,7 +61,7 @@ def _is_gpu(entry: str, facts: Facts) -> bool | None:
 def _stops(facts: Facts) -> tuple[_Selection, str, Severity] | None:
     """The selection, its bad entry and how bad that is; None where CUDA itself takes more of the list than we do."""
     selection = _selection(facts)
-    if selection.bad is None or (facts.driver_api.count or facts.torch.count or 0) > len(selection.taken):
+    if selection.bad is None or (facts.driver_api.count or 0) > len(selection.taken):
         return None
     return selection, selection.bad, "degraded" if selection.taken else "fatal"
 
@@ -97,7 +97,7 @@ def unknown_uuid(facts: Facts) -> Found | None:
     if stops is None or stops[0].twice or not stops[1].startswith(("GPU-", "MIG-")):
         return None
     _, entry, severity = stops
-    known = [uuid for gpu in facts.nvml.gpus for uuid in gpu.mig_uuids or (gpu.uuid,)]
+    known = _uuids(facts)
     return found(f"NVML lists: {', '.join(known)}", severity=severity, entry=entry, known=known[0])
 
 
@@ -134,11 +134,11 @@ def uuid_not_understood(facts: Facts) -> Found | None:
     selection = _selection(facts)
     by_uuid = [part for part in selection.taken if part.startswith(("GPU-", "MIG-"))]
     run, raised = facts.torch, "invalid literal for int()" in (facts.torch.error or "")
-    if not by_uuid or selection.bad or not facts.driver_usable or not (run.count == 0 or raised):
+    if not by_uuid or not facts.driver_usable or not (run.count == 0 or raised):
         return None
-    numbers = [str(i) for i, gpu in enumerate(facts.nvml.gpus) if gpu.uuid and gpu.uuid.startswith(tuple(by_uuid))]
+    numbers = [str(i) for i, uuid in enumerate(_uuids(facts)) if uuid.startswith(tuple(by_uuid))]
     said = run.error if raised else f"the driver API counts {facts.driver_api.count}, torch 0"
-    return found(str(said), version=facts.torch_version, given=_given(facts), index=",".join(numbers) or "0")
+    return found(str(said), version=facts.torch_version, given=_given(facts), index=",".join(numbers))
 
 
 @rule(
@@ -151,8 +151,7 @@ def uuid_not_understood(facts: Facts) -> Found | None:
 def mig_one_instance(facts: Facts) -> Found | None:
     """NVML lists several MIG instances, and CUDA counts one GPU without CUDA_VISIBLE_DEVICES having chosen it."""
     instances = [uuid for gpu in facts.nvml.gpus if gpu.mig for uuid in gpu.mig_uuids]
-    count = facts.torch.count if facts.torch.count is not None else facts.driver_api.count
-    if len(instances) < 2 or count != 1 or "CUDA_VISIBLE_DEVICES" in facts.environment:
+    if len(instances) < 2 or facts.driver_api.count != 1 or "CUDA_VISIBLE_DEVICES" in facts.environment:
         return None
     return found(*instances, count=len(instances), second=instances[1])
 
@@ -165,15 +164,14 @@ def mig_one_instance(facts: Facts) -> Found | None:
     fixes=(Fix("inside", "export CUDA_DEVICE_ORDER=PCI_BUS_ID"),),
 )
 def order_differs(facts: Facts) -> Found | None:
-    """GPUs of several models, and the UUIDs that torch lists are not those which NVML has at the same places (or at the
-    numbers in CUDA_VISIBLE_DEVICES). GPUs of one model may stand in any order, and UUIDs say what they mean.
+    """A GPU that torch lists is of another model than the one which NVML has at the same place (or at that number of
+    CUDA_VISIBLE_DEVICES), by their UUIDs. GPUs of one model may stand in any order, and UUIDs say what they mean.
     """
     gpus, seen = facts.nvml.gpus, facts.torch.gpus
-    selection = _selection(facts)
-    taken = selection.taken
-    if len({gpu.name for gpu in gpus}) < 2 or facts.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+    taken = _selection(facts).taken
+    if facts.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or any(gpu.mig for gpu in gpus):
         return None
-    if any(gpu.mig for gpu in gpus) or selection.bad or not all(part.isdecimal() for part in taken):
+    if not all(re.fullmatch("[0-9]+", part) for part in taken):
         return None
     if _given(facts) and not taken:
         return None
@@ -189,6 +187,11 @@ def order_differs(facts: Facts) -> Found | None:
 
 def _given(facts: Facts) -> str:
     return facts.environment.get("CUDA_VISIBLE_DEVICES", "")
+
+
+def _uuids(facts: Facts) -> list[str]:
+    """What CUDA counts from 0: the GPUs, or their MIG instances."""
+    return [uuid for gpu in facts.nvml.gpus for uuid in gpu.mig_uuids or (gpu.uuid,)]
 
 
 def _counts(facts: Facts) -> str:

@@ -119,6 +119,17 @@ def test_the_image_s_torch(version):
     return with_build(replace(BUILD, version=version))
 
 
+@fires("torch-replaced", severity="info")
+def test_another_torch_beside_a_gpu_that_is_hidden():
+    blind = TorchRun(ended="ok", version="2.15.0", cuda="13.2", available=False, count=0)
+    return with_build(OTHER, torch=blind, driver_api=DriverApi(ended="ok", init=100))
+
+
+@silent("torch-replaced")
+def test_the_torch_that_the_image_was_built_with_is_gone():
+    return gpu_machine(torch=TorchRun(), torch_build=TorchBuild(image="2.13.0"))
+
+
 @silent("torch-replaced")
 def test_no_image_has_recorded_anything():
     return with_build(replace(OTHER, image=None))
@@ -179,6 +190,11 @@ def test_the_old_package_beside_the_new_one():
 @pytest.mark.parametrize("version", ["12.0.0", "13.0.1", "unknown"])
 def test_the_package_that_only_requires_the_new_one(version):
     return with_packages("nvidia-ml-py 13.595.45", f"pynvml {version}")
+
+
+@silent("pynvml-shadows")
+def test_an_old_binding_alone():
+    return with_packages("nvidia-ml-py 11.525.150")
 
 
 def lacking(*functions, **changes):

@@ -26,6 +26,11 @@ def test_a_number_of_the_host_in_a_container_with_one_gpu(value):
     return selecting(value, gpus=1)
 
 
+@fires("visible-devices-out-of-range", severity="fatal")
+def test_a_number_that_no_machine_has():
+    return selecting("9" * 5000)
+
+
 @fires("visible-devices-out-of-range", "names GPU 2", severity="degraded")
 def test_the_second_number_is_out_of_range():
     return selecting("0,2", seen=1)
@@ -38,7 +43,15 @@ def test_numbers_that_this_container_has(value):
 
 
 @silent("visible-devices-out-of-range")
-@pytest.mark.parametrize("nvml", [Nvml(), Nvml(ended="ok", init=999), Nvml(ended="ok", init=0, count=4)])
+@pytest.mark.parametrize(
+    "nvml",
+    [
+        Nvml(),
+        Nvml(ended="ok", init=999, count=1, gpus=(nvml_gpu(),)),
+        Nvml(ended="ok", init=0, count=0),
+        Nvml(ended="ok", init=0, count=4),
+    ],
+)
 def test_without_nvml_nobody_knows_how_many_there_are(nvml):
     return selecting("3", gpus=1, nvml=nvml)
 
@@ -83,7 +96,7 @@ def test_the_beginning_of_two_uuids():
 
 
 @silent("visible-devices-unknown-uuid")
-@pytest.mark.parametrize("value", ["GPU-1", "GPU-1,GPU-0", "MIG-GPU-0/1/0"])
+@pytest.mark.parametrize("value", ["GPU-1", "GPU-1,GPU-0", "GPU-1,GPU-1", "MIG-GPU-0/1/0"])
 def test_a_uuid_that_is_here(value):
     return selecting(value)
 
@@ -121,6 +134,12 @@ def test_a_number_and_a_uuid_can_be_read(value):
 
 
 @silent("visible-devices-unreadable")
+@pytest.mark.parametrize("value", ["0,7", "0,GPU-7", "0,", "0,-1,all"])
+def test_what_ends_the_list_behind_a_right_number_can_be_read(value):
+    return selecting(value, seen=1)
+
+
+@silent("visible-devices-unreadable")
 def test_the_variable_is_empty_on_purpose():
     return selecting("")
 
@@ -134,6 +153,17 @@ def test_an_old_torch_counts_no_gpu_by_uuid():
 def test_torch_takes_the_uuid_for_a_number():
     error = "ValueError: invalid literal for int() with base 10: 'GPU-1'"
     return selecting("GPU-1", seen=1, torch=TorchRun(ended="ok", error=error))
+
+
+@fires("uuid-not-understood", "export CUDA_VISIBLE_DEVICES=1")
+def test_torch_takes_the_uuid_of_an_instance_for_a_number():
+    error = "ValueError: invalid literal for int() with base 10: 'MIG-b'"
+    return replace(with_mig("MIG-b", seen=1), torch=TorchRun(ended="ok", error=error))
+
+
+@silent("uuid-not-understood")
+def test_the_driver_finds_no_gpu_by_uuid_either():
+    return selecting("GPU-1", driver_api=DriverApi(ended="ok", version=13000, init=999))
 
 
 @silent("uuid-not-understood")
@@ -154,6 +184,11 @@ def test_three_instances_and_one_process():
 @silent("mig-one-instance")
 def test_one_instance():
     return with_mig(seen=1, instances=("MIG-a",))
+
+
+@silent("mig-one-instance")
+def test_three_instances_that_one_process_uses():
+    return with_mig(seen=3)
 
 
 @silent("mig-one-instance")
@@ -206,6 +241,25 @@ def test_gpus_of_one_model_in_any_order():
 @silent("gpu-order-differs")
 def test_two_of_one_model_have_changed_places_beside_another():
     return mixed((1, 0, 2), names=(NEW, NEW, OLD))
+
+
+@silent("gpu-order-differs")
+def test_one_gpu_under_two_names():
+    machine = mixed((0, 1))
+    gpus = tuple(replace(gpu, name=f"{gpu.name} OEM") for gpu in machine.torch.gpus)
+    return replace(machine, torch=replace(machine.torch, gpus=gpus))
+
+
+@silent("gpu-order-differs")
+def test_torch_finds_one_of_two():
+    return mixed((1,))
+
+
+@silent("gpu-order-differs")
+def test_with_mig_numbers_are_those_of_instances():
+    machine = mixed((0,), CUDA_VISIBLE_DEVICES="1")
+    first, second = machine.nvml.gpus
+    return replace(machine, nvml=replace(machine.nvml, gpus=(replace(first, mig=True), second)))
 
 
 @silent("gpu-order-differs")
