@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Any
 
 PROBE = Path(__file__).with_name("probe.py")
+PROBE_FULL = Path(__file__).with_name("probe_full.py")
 
 
 class Child:
     """One running probe. Start several, then collect: they share the waiting time."""
 
-    def __init__(self, probe: str, *arguments: str, limit: float, without: Container[str] = ()) -> None:
+    def __init__(
+        self, probe: str, *arguments: str, limit: float, without: Container[str] = (), script: Path = PROBE
+    ) -> None:
         self.started = time.monotonic()
         self.limit = limit  # seconds
         self.failure = ""
         # -P: a file of the work folder (say, a user's own torch.py) must not stand in for a module.
-        command = [sys.executable, "-P", str(PROBE), probe, *arguments]
+        command = [sys.executable, "-P", str(script), probe, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         try:
             self.process = subprocess.Popen(

@@ -6,7 +6,7 @@ cause, and what comes after it is not asked. Symptoms, which say that something 
 
 from collections.abc import Iterable
 
-from rl.doctor.rules import access, driver, given, host, symptoms, torch_build
+from rl.doctor.rules import access, driver, given, host, rendering, resources, symptoms, torch_build, work
 from rl.doctor.rules.rule import Finding, Fix, Rule
 from rl.doctor.schema import Facts
 
@@ -21,7 +21,11 @@ WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
     *driver.RULES,
     *torch_build.FIT,
 )
-BESIDE: tuple[Rule[Facts], ...] = ()  # independent of each other
+BESIDE: tuple[Rule[Facts], ...] = (  # independent of each other
+    *work.RULES,
+    *resources.RULES,
+    *rendering.RULES,
+)
 RULES = (given.hidden_on_purpose, *WAY_TO_THE_GPU, *TORCH, *symptoms.RULES, *BESIDE)
 _RANK = {"fatal": 0, "degraded": 1, "info": 2}
 
