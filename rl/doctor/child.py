@@ -49,7 +49,9 @@ class Child:
             return {"ended": self.failure}
         stuck = False
         try:
-            left = max(0.0, self.started + self.limit - time.monotonic())
+            # Half a second in any case: with no time left `communicate` does not even take what the child has said
+            # while others were waited for.
+            left = max(0.5, self.started + self.limit - time.monotonic())
             out, err = self.process.communicate(timeout=left)
             code = self.process.returncode
             ended = "ok" if code == 0 else f"exit {code}" if code > 0 else f"signal {_signal_name(-code)}"
