@@ -134,8 +134,8 @@ def _full(facts: Facts) -> list[str]:
         copies = ", ".join(f"{speed:.1f} GB/s {word} it" for word, speed in speeds.items() if speed is not None)
         lines.append(f"  work    GPU {work.device}: right: {right}{'; copies ' if copies else ''}{copies}")
     if full.all_reduce:
-        right = all(rank.error == "" for rank in full.all_reduce)
-        lines.append(f"  NCCL    sum over {len(full.all_reduce)} GPUs: {'right' if right else 'fails'}")
+        failed = any(rank.error != "" for rank in full.all_reduce)
+        lines.append(f"  NCCL    sum over {len(full.all_reduce)} GPUs: {'fails' if failed else 'right'}")
     drawn = full.rendering
     if drawn.ended != "not run":
         by = ", ".join(word for word in (drawn.vendor, drawn.renderer) if word)

@@ -59,6 +59,8 @@ SPOKEN = [
     "NVIDIA_DRIVER_CAPABILITIES",
     "LD_LIBRARY_PATH",
     "GPU_CHECK",
+    "MUJOCO_GL",
+    "OMP_NUM_THREADS",
 ]
 WORDS = [
     "ok",
@@ -88,6 +90,7 @@ WORDS = [
     "MIG-1",
     "sm_90 compute_90",
     "strict",
+    "egl",
     "/usr/local/cuda/lib64/stubs",
     "compat",
     "�",
