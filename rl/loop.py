@@ -17,6 +17,7 @@ from rl.agent import Agent
 from rl.buffers import ReplayBuffer, RolloutBuffer
 from rl.errors import NotFiniteError, RunError
 from rl.evaluate import evaluate
+from rl.gpu import GpuFigures
 from rl.metrics import Console, Metrics
 from rl.run_config import RunConfig
 from rl.run_folder import RunFolder
@@ -90,6 +91,7 @@ class Loop:
     ) -> None:
         self.config, self.agent, self.envs, self.folder = run, agent, train_envs, folder
         self.sampler = make_sampler(agent, train_envs)
+        self.gpu = GpuFigures(agent.device)
         self.on_episode, self.progress = on_episode, progress
         self.counters = Counters()
         self.saved_step = 0  # step of the latest checkpoint
@@ -192,7 +194,7 @@ class Loop:
         counters = self.counters
         speed = (counters.step - self.console.start_step) / (time.monotonic() - self.console.started)
         figures = {"episodes": counters.episodes, "average_return": counters.average_return, "steps_per_second": speed}
-        self.metrics.log(counters.step, figures | counters.unlogged | self.sampler.take_metrics())
+        self.metrics.log(counters.step, figures | counters.unlogged | self.sampler.take_metrics() | self.gpu.read())
         counters.unlogged.clear()
         self.console.show(counters.step, counters.episodes, counters.average_return)
 

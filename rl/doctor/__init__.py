@@ -18,7 +18,7 @@ from rl.doctor.schema import SCHEMA, Facts, decode
 
 __all__ = ["main"]
 
-USAGE = "rl doctor [--quick] [--json] [--save-facts FILE | --facts FILE]"
+USAGE = "rl doctor [--quick | --full] [--json] [--save-facts FILE | --facts FILE]"
 
 
 def main(argv: list[str], *, root: Path = Path("/")) -> int:
@@ -30,8 +30,9 @@ def main(argv: list[str], *, root: Path = Path("/")) -> int:
     try:
         parser = _parser()
         options = parser.parse_args(argv)
-        if options.quick and options.facts:
-            parser.error("--quick says how to gather facts, and --facts brings them: give one of the two")
+        if (options.quick or options.full) and options.facts:
+            flag = "--quick" if options.quick else "--full"
+            parser.error(f"{flag} says how to gather facts, and --facts brings them: give one of the two")
     except SystemExit as stop:  # argparse has printed why
         return int(stop.code or 0)
     try:
@@ -45,7 +46,9 @@ def main(argv: list[str], *, root: Path = Path("/")) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("rl doctor", usage=USAGE, description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="do not import torch: driver and NVML only, in 0.1 s")
+    depth = parser.add_mutually_exclusive_group()
+    depth.add_argument("--quick", action="store_true", help="do not import torch: driver and NVML only, in 0.1 s")
+    depth.add_argument("--full", action="store_true", help="also put every GPU to work, and draw a picture: minutes")
     parser.add_argument("--json", action="store_true", help="print the report as JSON (key schema tells its version)")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--save-facts", metavar="FILE", type=Path, help="also write what was found, for a bug report")
@@ -54,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, root: Path) -> int:
-    facts = _load(options.facts) if options.facts else gathering.gather(root, with_torch=not options.quick)
+    if options.facts:
+        facts = _load(options.facts)
+    else:
+        facts = gathering.gather(root, with_torch=not options.quick, full=options.full)
     report = as_json(facts)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path in an error may hold what the terminal cannot show

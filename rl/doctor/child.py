@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Any
 
 PROBE = Path(__file__).with_name("probe.py")
+PROBE_FULL = Path(__file__).with_name("probe_full.py")
 
 
 class Child:
     """One running probe. Start several, then collect: they share the waiting time."""
 
-    def __init__(self, probe: str, *arguments: str, limit: float, without: Container[str] = ()) -> None:
+    def __init__(
+        self, probe: str, *arguments: str, limit: float, without: Container[str] = (), script: Path = PROBE
+    ) -> None:
         self.started = time.monotonic()
         self.limit = limit  # seconds
         self.failure = ""
         # -P: a file of the work folder (say, a user's own torch.py) must not stand in for a module.
-        command = [sys.executable, "-P", str(PROBE), probe, *arguments]
+        command = [sys.executable, "-P", str(script), probe, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         try:
             self.process = subprocess.Popen(
@@ -46,7 +49,9 @@ class Child:
             return {"ended": self.failure}
         stuck = False
         try:
-            left = max(0.0, self.started + self.limit - time.monotonic())
+            # Half a second in any case: with no time left `communicate` does not even take what the child has said
+            # while others were waited for.
+            left = max(0.5, self.started + self.limit - time.monotonic())
             out, err = self.process.communicate(timeout=left)
             code = self.process.returncode
             ended = "ok" if code == 0 else f"exit {code}" if code > 0 else f"signal {_signal_name(-code)}"

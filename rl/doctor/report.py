@@ -61,6 +61,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "schema": SCHEMA,
         "verdict": dataclasses.asdict(verdict(facts, findings)),
         "summary": summary(facts),
+        "full": dataclasses.asdict(facts.full),
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
 
@@ -68,12 +69,14 @@ def as_json(facts: Facts) -> dict[str, Any]:
 def as_text(facts: Facts) -> str:
     """The whole report for a person; its first line is the verdict."""
     findings = judge(facts)
-    lines = [verdict(facts, findings).line, "", *_table(facts)]
+    said = verdict(facts, findings)
+    lines = [said.line, "", *_table(facts), *_full(facts)]
     for finding in findings:
-        if finding.severity == "info" and finding is findings[0] and not finding.fixes:
-            continue  # the verdict has said it
+        headline = finding is findings[0] and said.status != "ready"  # the verdict has said its cause
+        if headline and finding.severity == "info" and not finding.fixes:
+            continue
         word = "Note" if finding.severity == "info" else "Also"
-        title = f"Why [{finding.id}]:" if finding is findings[0] else f"{word} [{finding.id}]: {finding.cause}"
+        title = f"Why [{finding.id}]:" if headline else f"{word} [{finding.id}]: {finding.cause}"
         lines += ["", title]
         lines += [f"  - {line}" for line in finding.evidence]
         for fix in applicable(finding.fixes, facts.platform):
@@ -117,6 +120,26 @@ def _table(facts: Facts) -> list[str]:
     for index, gpu in enumerate(facts.nvml.gpus):
         memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
         lines.append(f"  GPU {index}   {gpu.name}{memory}")
+    return lines
+
+
+def _full(facts: Facts) -> list[str]:
+    """What `rl doctor --full` tried, one line each."""
+    full, lines = facts.full, []
+    for work in full.works:
+        names = ("matmul", "convolution", "bf16", "graph", "compile", "jit")
+        results = {name: getattr(work, name) for name in names if getattr(work, name) is not None}
+        right = ", ".join(name for name, error in results.items() if error == "") or "nothing"
+        speeds = {"to": work.to_gpu, "from": work.from_gpu}
+        copies = ", ".join(f"{speed:.1f} GB/s {word} it" for word, speed in speeds.items() if speed is not None)
+        lines.append(f"  work    GPU {work.device}: right: {right}{'; copies ' if copies else ''}{copies}")
+    if full.all_reduce:
+        failed = any(rank.error != "" for rank in full.all_reduce)
+        lines.append(f"  NCCL    sum over {len(full.all_reduce)} GPUs: {'fails' if failed else 'right'}")
+    drawn = full.rendering
+    if drawn.ended != "not run":
+        by = ", ".join(word for word in (drawn.vendor, drawn.renderer) if word)
+        lines.append(f"  EGL     {'fails' if drawn.error != '' else f'draws by {by}'}")
     return lines
 
 

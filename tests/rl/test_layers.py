@@ -21,7 +21,7 @@ LAYERS = [
     {"networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
     {"agent"},
     {"buffers"},
-    {"accelerate", "frames", "memory", "staging"},
+    {"accelerate", "frames", "gpu", "memory", "staging"},
     {"graph", "optimizers", "random_state"},
     {"transition", "errors"},
 ]

@@ -28,6 +28,8 @@ int cuGetErrorName(int error, const char **text) {
     case 3: *text = "CUDA_ERROR_NOT_INITIALIZED"; return 0;
     case 34: *text = "CUDA_ERROR_STUB_LIBRARY"; return 0;
     case 100: *text = "CUDA_ERROR_NO_DEVICE"; return 0;
+    case 218: *text = "CUDA_ERROR_INVALID_PTX"; return 0;
+    case 222: *text = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"; return 0;
     case 304: *text = "CUDA_ERROR_OPERATING_SYSTEM"; return 0;
     case 802: *text = "CUDA_ERROR_SYSTEM_NOT_READY"; return 0;
     case 803: *text = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"; return 0;
@@ -36,4 +38,12 @@ int cuGetErrorName(int error, const char **text) {
     case 999: *text = "CUDA_ERROR_UNKNOWN"; return 0;
     default: *text = NULL; return 1;
     }
+}
+
+/* the driver's compiler: it refuses PTX of a version above STUB_PTX_VERSION (90: 9.0), as a driver older than a toolkit */
+int cuModuleLoadData(void **module, const char *text) {
+    int major, minor;
+    *module = NULL;
+    if (sscanf(text, ".version %d.%d", &major, &minor) != 2 || !strstr(text, ".entry")) return 218;
+    return 10 * major + minor > number("STUB_PTX_VERSION", 90) ? 222 : 0;
 }

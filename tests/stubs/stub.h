@@ -20,6 +20,7 @@
  *   STUB_RECOVERY        0           recovery action: 1 reset the GPU, 2 reboot ...
  *   STUB_FABRIC          0           state: 0 not supported, 1 not started, 2 in progress, 3 completed
  *   STUB_VIRTUAL         0           virtualisation mode: 2 vGPU
+ *   STUB_PTX_VERSION     90          newest PTX that the driver compiles: 10 * major + minor
  *   STUB_HANG, STUB_CRASH            name of the call that never returns, or that ends the process by SIGSEGV:
  *                                    cuInit, cuDeviceGetCount, nvmlInit or nvmlDeviceGetCount
  *

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rl.doctor.child import Child
-from rl.doctor.facts import libraries, limits, machine, notebooks, session, software, tools
-from rl.doctor.schema import DriverApi, Facts, Nodes, Nvml, TorchRun, decode
+from rl.doctor.facts import libraries, limits, machine, notebooks, session, software, tools, work
+from rl.doctor.schema import DriverApi, Facts, Full, Nodes, Nvml, TorchRun, decode
 
 # A driver without persistence takes seconds per GPU for its first call: 30 s are no hang yet.
 DRIVER_LIMIT = 30.0  # seconds
@@ -32,6 +32,7 @@ def gather(
     root: Path = Path("/"),
     *,
     with_torch: bool = True,
+    full: bool = False,
     driver_limit: float = DRIVER_LIMIT,
     torch_limit: float = TORCH_LIMIT,
     environment: Mapping[str, str] = os.environ,
@@ -39,6 +40,7 @@ def gather(
 ) -> Facts:
     """All facts of this machine; never raises for what is missing or broken, and returns within the limits.
 
+    `full` puts every GPU to work besides, which takes minutes.
     `ask(probe, *arguments, limit=seconds, without=variables)` starts a probe; tests answer in its place.
     """
     children = {
@@ -74,6 +76,8 @@ def gather(
     finally:
         for child in children.values():
             child.kill()
+    torch = decode(TorchRun, said.get("torch"))
+    devices = [f"cuda:{index}" for index in range(torch.count or 0)] if torch.available else []
     return Facts(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         **read,
@@ -81,8 +85,9 @@ def gather(
         driver_api=decode(DriverApi, said["driver_api"]),
         driver_api_alone=decode(DriverApi, said.get("driver_api_alone")),
         nvml=decode(Nvml, said["nvml"]),
-        torch=decode(TorchRun, said.get("torch")),
+        torch=torch,
         torch_alone=decode(TorchRun, said.get("torch_alone")),
+        full=work.full(devices, ask) if full else Full(),
     )
 
 

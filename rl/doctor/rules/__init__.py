@@ -18,11 +18,14 @@ from rl.doctor.rules import (
     libraries,
     nodes,
     packages,
+    rendering,
+    resources,
     selection,
     session,
     symptoms,
     torch_build,
     torch_fit,
+    work,
 )
 from rl.doctor.rules.rule import Finding, Fix, Rule
 from rl.doctor.schema import Facts
@@ -46,7 +49,14 @@ WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
     *gpu_use.RULES,
     *torch_fit.FIT,
 )
-BESIDE: tuple[Rule[Facts], ...] = (*packages.RULES, *compiling.RULES, *session.RULES)  # independent of each other
+BESIDE: tuple[Rule[Facts], ...] = (  # independent of each other
+    *work.RULES,
+    *resources.RULES,
+    *rendering.RULES,
+    *packages.RULES,
+    *compiling.RULES,
+    *session.RULES,
+)
 RULES = (given.hidden_on_purpose, *WAY_TO_THE_GPU, *TORCH, *symptoms.RULES, *BESIDE)
 _RANK = {"fatal": 0, "degraded": 1, "info": 2}
 

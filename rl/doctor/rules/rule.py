@@ -47,6 +47,12 @@ def found(
     return Found(evidence, severity, fixes, {name: str(value) for name, value in values.items()})
 
 
+def first_line(words: str) -> str:
+    """The first line of another program's error, which may be of any length."""
+    lines = words.strip().splitlines()
+    return lines[0][:300] if lines else "an error without words"
+
+
 FactsT = TypeVar("FactsT")
 
 

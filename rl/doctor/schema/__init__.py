@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 from rl.doctor.schema.decode import decode
 from rl.doctor.schema.driver import DriverApi, Libraries, Node, Nodes, Nvml, NvmlGpu, Probe
-from rl.doctor.schema.full import Full, Work
+from rl.doctor.schema.full import AllReduce, Full, Rendering, Work
 from rl.doctor.schema.machine import GpuProcess, KernelDriver, Limits, PciGpu, Platform
 from rl.doctor.schema.software import Kernel, Tools, TorchBuild, TorchGpu, TorchRun
 
 __all__ = [
     "SCHEMA",
+    "AllReduce",
     "DriverApi",
     "Facts",
     "Full",
@@ -30,6 +31,7 @@ __all__ = [
     "PciGpu",
     "Platform",
     "Probe",
+    "Rendering",
     "Tools",
     "TorchBuild",
     "TorchGpu",

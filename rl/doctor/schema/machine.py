@@ -56,11 +56,12 @@ class Limits:
     shm_stale: tuple[str, ...] = ()  # files there that NCCL or torch left behind
     memlock: int | None = None  # bytes; None: no limit
     open_files: int | None = None
-    processes: int | None = None  # RLIMIT_NPROC; None: no limit
+    processes: int | None = None  # RLIMIT_NPROC; None: no limit, as for root
     pids_max: int | None = None  # of the cgroup; None: no limit
     pids_current: int | None = None
     memory: int | None = None  # bytes of the cgroup; None: no limit
     out_of_memory_kills: int = 0  # since the container started
+    cores: int | None = None  # that the kernel lets it run on: numerical libraries start a thread on each
     infiniband: bool = False  # /dev/infiniband
     iommu: bool = False  # /sys/kernel/iommu_groups is not empty
 
@@ -72,6 +73,7 @@ class GpuProcess:
     pid: int = 0
     name: str = ""
     state: str = ""  # R, S, D, T stopped, Z zombie
-    parent: int = 0  # 1: an orphan
+    parent: int = 0  # 1: its parent has ended, or was process 1
     seconds: float = 0.0  # age
     forked: bool = False  # its command line is its parent's: not started anew
+    worker: bool = False  # started by multiprocessing or a DataLoader to serve its parent

@@ -14,18 +14,23 @@ from machine_facts import (
 )
 
 from rl.doctor.schema import (
+    AllReduce,
     DriverApi,
+    Full,
+    GpuProcess,
     Kernel,
     KernelDriver,
+    Limits,
     Nodes,
     Nvml,
     NvmlGpu,
     Platform,
+    Rendering,
     TorchBuild,
     TorchGpu,
+    Work,
 )
 
-H100 = gpu_machine("NVIDIA H100 80GB HBM3", 8)
 SESSION = {"PATH": "/opt/venv/bin", "CUDA_VERSION": "13.0.2", "NVIDIA_VISIBLE_DEVICES": "all"}
 PASCAL = gpu_machine(
     "NVIDIA GeForce GTX 1080",
@@ -34,8 +39,38 @@ PASCAL = gpu_machine(
     kernel_driver=KernelDriver(True, "535.54.03", False, True),
     driver_api=DriverApi(ended="ok", version=12020, init=0, count=1),
 )
+H100 = gpu_machine("NVIDIA H100 80GB HBM3", 8)
+WORK = Work(
+    ended="ok",
+    matmul="",
+    convolution="",
+    bf16="",
+    graph="",
+    compile="",
+    jit="",
+    to_gpu=52.0,
+    from_gpu=53.0,
+    clock_reasons=(0, 4, 0),  # the power cap is normal
+    pcie_generation=5,
+    pcie_width=16,
+    pcie_width_max=16,
+)
+AT_WORK = Full(
+    works=tuple(replace(WORK, device=device) for device in range(8)),
+    all_reduce=tuple(AllReduce(ended="ok", rank=rank, error="") for rank in range(8)),
+    rendering=Rendering(ended="ok", error="", by="mujoco", vendor="NVIDIA Corporation", renderer="NVIDIA H100/PCIe"),
+)
+BARE_LIMITS = Limits(
+    shm_total=32 * 2**30, shm_free=31 * 2**30, memlock=8 * 2**20, open_files=1024, cores=16, iommu=True
+)
 HEALTHY = {
     "H100": H100,
+    "H100, put to work": replace(H100, full=AT_WORK),
+    "bare machine with the usual limits and a job under nohup": gpu_machine(
+        platform=Platform(kernel="6.8.0", cpus=16.0),
+        limits=BARE_LIMITS,
+        processes=(GpuProcess(pid=77, name="python", state="R", parent=1, seconds=3600.0),),
+    ),
     "H100, torch not asked": replace(H100, torch=QUICK),
     "A100 with MIG": gpu_machine("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 1),
     "RTX 4090, on the bare machine": gpu_machine("NVIDIA GeForce RTX 4090", platform=Platform(kernel="6.8.0")),

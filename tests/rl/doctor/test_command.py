@@ -124,7 +124,9 @@ def test_saved_facts_are_judged_as_the_machine_was(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--full"], "unrecognized arguments: --full"),
+        (["--fully"], "unrecognized arguments: --fully"),
+        (["--full", "--quick"], "not allowed with argument"),
+        (["--facts", "a", "--full"], "--full says how to gather facts"),
         (["--facts"], "argument --facts: expected one argument"),
         (["--facts", "a", "--save-facts", "b"], "not allowed with argument"),
         (["--facts", "a", "--quick"], "give one of the two"),

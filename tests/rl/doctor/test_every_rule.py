@@ -62,6 +62,8 @@ SPOKEN = [
     "CUDA_VERSION",
     "CUDA_LAUNCH_BLOCKING",
     "PATH",
+    "MUJOCO_GL",
+    "OMP_NUM_THREADS",
 ]
 WORDS = [
     "ok",
@@ -106,6 +108,7 @@ WORDS = [
     "pynvml 11.5",
     "python3",
     "strict",
+    "egl",
     "/usr/local/cuda/lib64/stubs",
     "compat",
     "�",

@@ -165,6 +165,13 @@ def test_a_crashing_driver_call_is_a_fact(root, stubs, monkeypatch, call, probe)
     assert (crashed.ended, crashed.step, crashed.init) == ("signal SIGSEGV", call, 0)
 
 
+def test_a_child_that_ended_while_a_hung_one_was_waited_for_has_not_hung():
+    child = Child("nodes", "/nowhere", limit=0.0)
+    time.sleep(2)  # the hung one
+    said = child.collect()
+    assert (said["ended"], said["found"]) == ("ok", [])
+
+
 def test_a_child_that_not_even_sigkill_ends_is_left_behind():
     # A process inside a wedged driver cannot be made here: this stands in for the standard library's view of one.
     class Unkillable:
