@@ -221,7 +221,9 @@ def judge(facts: HostFacts) -> list[Finding]:
     explained = [finding for rule in meant if (finding := rule(facts))]
     if explained:
         return explained + [finding for finding in findings if finding not in explained]
-    findings += [Finding(rule.id, rule.severity, rule.cause, (DOUBT,), rule.fixes) for rule in meant]
+    findings += [
+        Finding(rule.id, rule.severity, rule.cause, (DOUBT,), rule.fixes) for rule in meant if rule not in BY_MESSAGE
+    ]
     return sorted(findings, key=lambda finding: _RANK[finding.severity])
 
 

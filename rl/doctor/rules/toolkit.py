@@ -133,12 +133,12 @@ def rootless(facts: HostFacts) -> Found | None:
     "fatal",
     cause="NVIDIA's container toolkit is installed, but the running Docker does not know of it",
     symptom=f"{NO_DRIVER_FOR_GPU}, right after the toolkit was installed; {NO_VENDOR}; {NO_RUNTIME}.",
-    fixes=(CONFIGURE,),
+    fixes=(*INSTALL, CONFIGURE),
 )
 def not_configured(facts: HostFacts) -> Found | None:
     """The toolkit is here, the daemon knows neither the runtime nvidia nor a CDI device, and its daemon.json names that
-    runtime (so it was not restarted), or the hook is missing, or newer than the daemon's start. With a hook that is
-    older, Docker takes --gpus without any configuration.
+    runtime (so it was not restarted), or the hook is newer than the daemon's start, or missing where Docker, before 29,
+    has no other way. With a hook that is older, Docker takes --gpus without any configuration.
     """
     docker, toolkit = facts.docker, facts.toolkit
     if not _docker_wants(facts) or _told(facts) or docker.rootless or not (toolkit.version or toolkit.hook):
@@ -146,11 +146,11 @@ def not_configured(facts: HostFacts) -> Found | None:
     evidence = [f"the runtimes of this Docker: {' '.join(docker.runtimes) or 'none'}"]
     if "nvidia" in docker.config_runtimes:
         evidence.append("its daemon.json names the runtime nvidia: Docker was not restarted since")
-    elif toolkit.hook is False:
-        evidence.append("nvidia-ctk is here, nvidia-container-runtime-hook is not")
+    elif toolkit.hook is False and (major(docker.version) or 29) < 29:
+        return found(*evidence, "nvidia-ctk is here, nvidia-container-runtime-hook is not")
     elif toolkit.newer_than_docker:
         evidence.append("nvidia-container-runtime-hook was installed after Docker was started")
-    return found(*evidence) if len(evidence) > 1 else None
+    return found(*evidence, fixes=(CONFIGURE,)) if len(evidence) > 1 else None
 
 
 @rule(
