@@ -44,6 +44,13 @@ def test_the_loader_finds_no_driver_library(library):
     assert "cannot open shared object file" in done.stderr
 
 
+def test_no_file_is_where_the_toolkit_puts_the_driver_s():
+    """It would not start in WSL2 then: mount error: file creation failed: file exists."""
+    names = ("-name", "libcuda.so*", "-o", "-name", "libnvidia-*.so*")
+    found = in_image("find", "/usr/lib", "/usr/lib64", "-not", "-path", "*/stubs/*", "(", *names, ")")
+    assert found == ""
+
+
 def test_the_image_names_itself_and_its_lock():
     environment = in_image("env").splitlines()
     assert f"RL_LOCK_SHA256={hashlib.sha256(LOCK.read_bytes()).hexdigest()}" in environment

@@ -37,6 +37,7 @@ def missing(facts: HostFacts) -> Found | None:
     fixes=(
         Fix("host", 'sudo usermod -aG docker "$USER" && newgrp docker', "members of that group are as good as root"),
         Fix("host", "newgrp docker", "or log in anew: you are in the group since, only this session is older"),
+        Fix("host", "ls -l /var/run/docker.sock", "you are in the group docker; the socket should be, too"),
     ),
 )
 def not_permitted(facts: HostFacts) -> Found | None:
@@ -45,10 +46,10 @@ def not_permitted(facts: HostFacts) -> Found | None:
     """
     if "permission denied" not in facts.docker.error.lower():
         return None
-    join, renew = not_permitted.fixes
-    waiting = "docker" in facts.groups_listed and "docker" not in facts.groups
+    join, renew, look = not_permitted.fixes
+    here, later = "docker" in facts.groups, "docker" in facts.groups_listed
     evidence = f"the groups of {facts.user or 'this user'} in this session: {' '.join(facts.groups) or 'unknown'}"
-    return found(facts.docker.error, evidence, fixes=(renew,) if waiting else (join,))
+    return found(facts.docker.error, evidence, fixes=(look,) if here else (renew,) if later else (join,))
 
 
 @rule(

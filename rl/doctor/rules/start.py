@@ -1,4 +1,7 @@
-"""What keeps a container from starting, or from getting the GPU, seen on the host before the first `docker run`."""
+"""The host's GPU, its driver and the image: what keeps a container from starting, seen before the first `docker run`.
+
+The rules of engine.py and toolkit.py are asked from here, too, with whatever message the user has pasted.
+"""
 
 import re
 from collections.abc import Iterable, Iterator

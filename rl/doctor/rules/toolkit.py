@@ -19,7 +19,10 @@ INSTALL = (
 )
 CONFIGURE = Fix("host", "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker")
 GENERATE = Fix("host", "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")
-NO_DRIVER_FOR_GPU = '`could not select device driver "<name>" with capabilities: [[gpu]]`'
+NO_DRIVER_FOR_GPU = (
+    '`could not select device driver "" with capabilities: [[gpu]]`, `could not select device driver "nvidia" with'
+    " capabilities: [[gpu]]`"
+)
 NO_VENDOR = "`failed to discover GPU vendor from CDI: no known GPU vendor found`"
 NO_RUNTIME = "`unknown or invalid runtime name: nvidia`"
 

@@ -76,6 +76,13 @@ def test_the_user_joined_the_group_after_logging_in():
     return facts
 
 
+@fires("engine-not-permitted", "ls -l /var/run/docker.sock")
+def test_the_socket_is_not_of_the_group_that_the_user_is_in():
+    facts = without_daemon(REFUSED)
+    assert "newgrp" not in str(found_on(facts)[0].fixes)
+    return facts
+
+
 @silent("engine-not-permitted")
 def test_the_daemon_is_down():
     return without_daemon()
@@ -277,6 +284,12 @@ def test_the_toolkit_is_missing_on_docker_29():
 @silent("toolkit-missing")
 def test_the_daemon_knows_the_runtime_whose_toolkit_is_not_on_this_path():
     return host(toolkit=NO_TOOLKIT)
+
+
+@silent("toolkit-missing")
+def test_a_toolkit_older_than_nvidia_ctk_is_here():
+    docker = replace(DOCKER, runtimes=RUNC_ONLY, config_runtimes=())
+    return host(docker=docker, toolkit=replace(TOOLKIT, version=""))
 
 
 @silent("toolkit-missing")
