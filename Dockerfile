@@ -1,8 +1,9 @@
 # The workbench: a CUDA base, PyTorch and the rl package from hash-locked wheels, JupyterLab and sshd, all as a normal
-# user. Steps are ordered by how often they change. The CUDA libraries are those of torch's wheels, so the smallest base
+# user; docker-bake.hcl has the variants. Steps are ordered by how often they change. The CUDA libraries are those of torch's wheels, so the smallest base
 # will do; the driver's libraries come from the host, through the NVIDIA container toolkit, and are never installed here.
 ARG BASE_IMAGE=nvidia/cuda:13.0.2-base-ubuntu24.04@sha256:2ab6381d970b211fb93853796dc6707eb8a72575a375c422b17cf4d8b2641701
 FROM ${BASE_IMAGE}
+ARG TORCH=2.13
 
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
@@ -26,7 +27,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,t
     && rm -f /etc/ssh/ssh_host_* /var/log/apt/* /var/log/dpkg.log
 
 # One venv, exactly what the lock says.
-COPY locks/torch-2.13.txt /opt/rl/lock.txt
+COPY locks/torch-${TORCH}.txt /opt/rl/lock.txt
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --require-hashes --requirement /opt/rl/lock.txt
@@ -83,10 +84,9 @@ RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation --no
     && sed -i 's|^  "python",|  "/usr/bin/env", "python3",|' /opt/venv/share/jupyter/kernels/python3/kernel.json
 COPY entrypoint.sh /usr/local/bin/entrypoint.sh
 
-# Recorded in every run's manifest; `make image` gives both.
+# Recorded in every run's manifest: the image's name, and the lock's hash.
 ARG RL_IMAGE=pytorch-cuda-rl
-ARG RL_LOCK_SHA256=
-ENV RL_IMAGE=${RL_IMAGE} RL_LOCK_SHA256=${RL_LOCK_SHA256}
+ENV RL_IMAGE=${RL_IMAGE} RL_LOCK=/opt/rl/lock.txt
 
 EXPOSE 8888 2222
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --start-interval=1s \

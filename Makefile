@@ -5,9 +5,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL_SCRIPTS := entrypoint.sh .ci/run $(wildcard container/*.sh scripts/*.sh tests/container/*.sh benchmarks/peers/*.sh)
 
 FAST := not learning and not slow
+OLDER_TORCH := 2.7.1 2.6.0# for older drivers and cards; docker-bake.hcl
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight up down shell logs doctor lab train test test-all bench lint docs image lock
+.PHONY: help preflight up down shell logs doctor lab train test test-all bench lint docs image images lock
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -64,9 +65,15 @@ docs: .venv/ready-to-test ## write docs/troubleshooting.md and docs/facts.md ane
 image: ## build the image of the current variant (BASE_IMAGE=NAME takes another base)
 	@scripts/image.sh
 
-lock: .venv/ready-to-test ## resolve requirements.txt into the hashed lock of the image
-	$(BIN)/uv pip compile requirements.txt --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
-		-o locks/torch-2.13.txt
+images: ## build the image of every variant: torch 2.13, 2.7, 2.6
+	@scripts/image.sh all
+
+lock: .venv/ready-to-test ## resolve requirements.txt into the hashed locks of the images
+	@for torch in $$(sed -n 's/^torch==\([^ ]*\).*/\1/p' requirements.txt) $(OLDER_TORCH); do \
+		sed "s/^torch==[^ ]*/torch==$$torch/" requirements.txt | $(BIN)/uv pip compile - --quiet --universal \
+			--python-version 3.11 --fork-strategy fewest --generate-hashes --custom-compile-command "make lock" \
+			--output-file locks/torch-$${torch%.*}.txt || exit 1; \
+	done
 
 # torch first and alone: pip then takes a build that lies on this machine, where there is one.
 .venv/ready: requirements.txt pyproject.toml

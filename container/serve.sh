@@ -7,6 +7,18 @@ jobs_of_the_user() {
     ps -eo pid=,stat=,comm= | awk '$2 !~ /^Z/ && $3 !~ /^(tini|docker-init|serve\.sh|bash|sh|supervisord|sshd.*|jupyter-lab|tmux.*|ps|awk|sleep)$/ { print $1 }'
 }
 
+# A notebook's kernel lives on after its training has saved itself and let go of the run's lock.
+still_saving() {
+    local pid lock
+    for pid in $(jobs_of_the_user); do
+        tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q ipykernel_launcher || return 0
+    done
+    for lock in "$RL_MODELS_DIR"/runs/*/.lock; do
+        if [ -e "$lock" ] && ! flock --nonblock --shared "$lock" true; then return 0; fi
+    done
+    return 1
+}
+
 # `docker stop` signals process 1 only: training gets its SIGTERM, and time to save, before the services go.
 stop() {
     trap '' TERM INT HUP
@@ -14,7 +26,7 @@ stop() {
     pids=$(jobs_of_the_user)
     # shellcheck disable=SC2086  # one word per process
     if [ -n "$pids" ]; then kill -TERM $pids 2>/dev/null || true; fi
-    while [ "$SECONDS" -lt "$deadline" ] && [ -n "$(jobs_of_the_user)" ]; do sleep 0.1; done
+    while [ "$SECONDS" -lt "$deadline" ] && still_saving; do sleep 0.1; done
     if [ -n "$shell" ]; then kill -HUP "$shell" 2>/dev/null || true; fi
     kill -TERM "$supervisor" 2>/dev/null || true
     wait "$supervisor" || true

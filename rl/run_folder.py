@@ -5,6 +5,7 @@ checkpoints/latest.pt  checkpoints/best.pt  checkpoints/step-N.pt
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -208,7 +209,7 @@ def manifest(seed: int, device: str) -> dict[str, Any]:
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": bool(_git("status", "--porcelain")),
         "image": os.environ.get("RL_IMAGE"),
-        "lock_sha256": os.environ.get("RL_LOCK_SHA256"),
+        "lock_sha256": _sha256(os.environ.get("RL_LOCK")),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -237,3 +238,8 @@ def _driver() -> str | None:
     except (OSError, IndexError):
         return None
     return next((word for word in first_line.split() if word[0].isdigit() and "." in word), None)
+
+
+def _sha256(file: str | None) -> str | None:
+    """Of the lock that the image's packages were installed from; None outside an image."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and Path(file).exists() else None

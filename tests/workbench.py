@@ -128,6 +128,15 @@ class Workbench:
         return run(*self.ssh_command("-o", "BatchMode=yes", *options, key=key), command, **more)
 
 
+def terminal_types(workbench, line, token="given-token"):
+    """Types a line into a Jupyter terminal; the open connection."""
+    name = json.loads(workbench.http("/api/terminals", token, "POST", {})[1])["name"]
+    address = f"ws://127.0.0.1:{workbench.port(8888)}/terminals/websocket/{name}?token={token}"
+    connection = websocket.create_connection(address, timeout=30)
+    connection.send(json.dumps(["stdin", f"{line}\r"]))
+    return connection
+
+
 class NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_):
         return None
@@ -147,8 +156,8 @@ def http(url, token=None, method="GET", body=None):
             return error.code, error.read().decode()
 
 
-def kernel_runs(workbench, code, token="given-token", address=None):
-    """What a notebook cell prints, through Jupyter's own API at `address`, HOST:PORT/PATH (else its published port)."""
+def kernel_starts(workbench, code, token="given-token", address=None):
+    """Sends a notebook cell to a kernel of its own; the kernel, the connection to it, and the request's id."""
     address = address or f"127.0.0.1:{workbench.port(8888)}"
     kernel = json.loads(http(f"http://{address}/api/kernels", token, "POST", {})[1])["id"]
     connection = websocket.create_connection(f"ws://{address}/api/kernels/{kernel}/channels?token={token}", timeout=60)
@@ -162,6 +171,12 @@ def kernel_runs(workbench, code, token="given-token", address=None):
     content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
     message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
     connection.send(json.dumps(message))
+    return f"http://{address}/api/kernels/{kernel}", connection, header["msg_id"]
+
+
+def kernel_runs(workbench, code, token="given-token", address=None):
+    """What a notebook cell prints, through Jupyter's own API at `address`, HOST:PORT/PATH (else its published port)."""
+    kernel, connection, request = kernel_starts(workbench, code, token, address)
     printed = ""
     while True:
         answer = json.loads(connection.recv())
@@ -169,11 +184,11 @@ def kernel_runs(workbench, code, token="given-token", address=None):
             printed += answer["content"]["text"]
         if answer["msg_type"] == "execute_reply":
             assert answer["content"]["status"] == "ok", answer["content"]
-        ours = answer["parent_header"].get("msg_id") == header["msg_id"]
+        ours = answer["parent_header"].get("msg_id") == request
         if ours and answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
             break
     connection.close()
-    http(f"http://{address}/api/kernels/{kernel}", token, "DELETE")
+    http(kernel, token, "DELETE")
     return printed
 
 

@@ -39,9 +39,7 @@ def main(argv: list[str], *, root: Path = Path("/"), environment: Mapping[str, s
     text = json.dumps(report, default=dataclasses.asdict, indent=2) if options.json else as_text(facts, findings)
     try:
         print(text.encode(errors="backslashreplace").decode(), flush=True)  # a message may hold what no text can
-    except (
-        BrokenPipeError
-    ):  # `scripts/preflight | head -1`: the reader has enough, and Python's last flush must not fail
+    except BrokenPipeError:  # `scripts/preflight | head -1`: the reader has enough; Python's last flush must not fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return outcome.exit_code
 

@@ -8,7 +8,9 @@ import ctypes
 import errno
 import json
 import os
+import runpy
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,27 +27,33 @@ def say(**facts: object) -> None:
 
 
 def nodes(root: str) -> None:
-    """Open each /dev/nvidia… node for reading and writing, as the driver's libraries will."""
-    found = []
-    for path in sorted(Path(root, "dev").glob("nvidia*")):
-        if path.is_dir():  # nvidia-caps holds the nodes of MIG
-            continue
-        say(step=f"open /dev/{path.name}")
-        node: dict[str, object] = {"name": path.name}
-        try:
-            status = path.stat()
-            mode = f"{status.st_mode & 0o7777:04o}"
-            node |= {"mode": mode, "group": status.st_gid, "major": os.major(status.st_rdev)}
-            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
-            node["opened"] = "ok"
-        except OSError as error:
-            node["opened"] = errno.errorcode.get(error.errno or 0, str(error))
-        found.append(node)
-    say(found=found)
+    """Open each node of a GPU for reading and writing, as the driver's libraries will."""
+    say(uid=os.geteuid(), groups=sorted({os.getegid(), *os.getgroups()}))
+    device_files = Path(root, "dev")
+    found = [*sorted(device_files.glob("nvidia*")), *device_files.glob("nvmap")]
+    # isdir, unlike Path.is_dir, is silent where the node cannot be looked at; nvidia-caps holds the nodes of MIG.
+    say(found=[_opened(path) for path in found if not os.path.isdir(path)])
+    say(render=[_opened(path) for path in sorted(device_files.glob("dri/renderD*"))])
+
+
+def _opened(path: Path) -> dict[str, object]:
+    say(step=f"open /dev/{path.name}")
+    node: dict[str, object] = {"name": path.name}
+    try:
+        status = path.stat()
+        mode = f"{status.st_mode & 0o7777:04o}"
+        node |= {"mode": mode, "group": status.st_gid, "major": os.major(status.st_rdev)}
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+        node["opened"] = "ok"
+    except OSError as error:
+        node["opened"] = errno.errorcode.get(error.errno or 0, str(error))
+    return node
 
 
 def driver_api() -> None:
     """Ask libcuda.so.1; the version comes first, since it needs no initialisation."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    say(mps_folder=folder if os.path.isdir(folder) else None)
     say(step="load libcuda.so.1")
     try:
         library = ctypes.CDLL("libcuda.so.1")
@@ -73,28 +81,29 @@ def nvml() -> None:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
         return say(load_error=str(error))
-    say(step="import pynvml")
+    say(path=_mapped("libnvidia-ml.so"), step="import pynvml")
     try:
         import pynvml
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the package is the answer
         return say(binding_error=_words(error))
     say(step="nvmlInit")
+    began = time.monotonic()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:  # after this no other call may be trusted
         return say(init=error.value, init_name=str(error))
     say(init=0)
-    say(driver_version=_ask(pynvml.nvmlSystemGetDriverVersion))
-    say(cuda_version=_ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
-    count = _ask(pynvml.nvmlDeviceGetCount)
+    asking = runpy.run_path(str(Path(__file__).with_name("ask_nvml.py")))["Nvml"](pynvml, say)
+    say(driver_version=asking("nvmlSystemGetDriverVersion"))
+    say(cuda_version=asking("nvmlSystemGetCudaDriverVersion_v2"))
+    count = asking("nvmlDeviceGetCount") or 0
     say(count=count)
+    handles = [asking.handle(index) for index in range(count)]  # the first use of a GPU: without persistence it is slow
+    say(init_seconds=round(time.monotonic() - began, 3))
     gpus = []
-    for index in range(count or 0):
-        handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-        memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        gpu = {"name": _ask(pynvml.nvmlDeviceGetName, handle), "uuid": _ask(pynvml.nvmlDeviceGetUUID, handle)}
-        gpus.append(gpu | {"memory_bytes": getattr(memory, "total", None)})
-    say(gpus=gpus)
+    for handle in handles:
+        gpus.append(asking.gpu(handle))
+        say(gpus=gpus, unknown_functions=sorted(asking.unknown))
     return None
 
 

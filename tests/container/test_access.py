@@ -4,8 +4,7 @@ import json
 
 import pexpect
 import pytest
-import websocket
-from workbench import IMAGE, docker, kernel_runs, run, wait_until
+from workbench import IMAGE, docker, kernel_runs, run, terminal_types, wait_until
 
 TOKEN = "given-token"  # as conftest's workbench has it
 
@@ -105,11 +104,7 @@ def test_a_notebook_cell_computes_with_torch(workbench):
 
 def terminal_runs(workbench, command):
     """What a command prints in a Jupyter terminal."""
-    name = json.loads(workbench.http("/api/terminals", TOKEN, "POST", {})[1])["name"]
-    connection = websocket.create_connection(
-        f"ws://127.0.0.1:{workbench.port(8888)}/terminals/websocket/{name}?token={TOKEN}", timeout=30
-    )
-    connection.send(json.dumps(["stdin", f"{command} >/tmp/from-terminal; echo do''ne\r"]))
+    connection = terminal_types(workbench, f"{command} >/tmp/from-terminal; echo do''ne")
     shown = ""
     while "done" not in shown:
         kind, *text = json.loads(connection.recv())

@@ -4,9 +4,11 @@ that is lost while a job runs.
 
 import json
 import os
+import shutil
+import subprocess
 
 import pytest
-from workbench import IMAGE, docker
+from workbench import IMAGE, REPO, docker, wait_until
 
 NODES = [part for name in ("nvidia0", "nvidiactl") for part in ("--device", f"/dev/null:/dev/{name}")]
 UVM = ["--device", "/dev/null:/dev/nvidia-uvm"]
@@ -51,6 +53,7 @@ def test_a_container_without_the_flag_is_told_to_use_it(loaded_driver):
 
 def test_a_driver_too_old_is_given_its_age_and_the_variant_that_fits():
     old = variables(STUB_CUDA_VERSION=12040, STUB_DRIVER_VERSION="550.54.15", STUB_CUINIT=0)
+    old += variables(STUB_GPU_NAME="NVIDIA GeForce RTX 4090")  # to a data-center GPU, the base's cuda-compat is offered
     headline, commands, status = verdict("--gpus", "all", *NODES, *UVM, *old)
     assert (headline, status) == ("driver-too-old", 3)
     assert "nvidia-driver-580" in commands
@@ -68,3 +71,65 @@ def test_a_capability_left_out_takes_its_library_away():
     headline, commands, status = verdict("--gpus", "all", *NODES, *UVM, *left_out)
     assert (headline, status) == ("capability-missing", 3)
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" in commands
+
+
+def test_nodes_that_the_device_cgroup_refuses_are_told_from_everything_else(shut_nodes):
+    failing = variables(STUB_CUINIT=100, STUB_NVML_INIT=999)
+    headline, commands, status = verdict("--gpus", "all", *shut_nodes, *failing)
+    assert (headline, status) == ("device-cgroup-refuses", 3)
+    assert "no-cgroups" in commands
+
+
+def test_a_library_of_another_version_than_the_kernel_driver_is_told_what_to_renew(loaded_driver):
+    mixed = variables(STUB_CUINIT=803, STUB_NVML_INIT=18)
+    headline, commands, status = verdict("--gpus", "all", *loaded_driver, *NODES, *UVM, *mixed)
+    assert (headline, status) == ("driver-version-mismatch", 3)
+    assert "reboot" in commands
+
+
+@pytest.fixture
+def broken_driver(tmp_path):
+    """A driver library that has lost its GPU, as after a daemon-reload: cuInit gives 100, nvmlInit 999."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "this test needs a C compiler: apt-get install gcc"
+    built = {}
+    for soname, source, define in (
+        ("libcuda.so.1", "libcuda.c", "-DSTUB_CUINIT=100"),
+        ("libnvidia-ml.so.1", "libnvidia_ml.c", "-DSTUB_NVML_INIT=999"),
+    ):
+        built[soname] = tmp_path / soname
+        flags = ["-shared", "-fPIC", f"-Wl,-soname,{soname}", define]
+        subprocess.run([compiler, *flags, "-o", built[soname], REPO / "tests/stubs" / source], check=True)
+    return built
+
+
+def test_a_gpu_lost_while_a_job_runs_turns_the_health_check_and_the_job_goes_on(launch, shut_nodes, broken_driver):
+    workbench = launch("--gpus", "all", *shut_nodes, "--health-interval", "2s", "-e", "JUPYTER_TOKEN=t")
+    workbench.exec("/etc/rl/self_check.sh", "--quick")  # the stub does not convince torch, which is not asked so
+    assert workbench.exec("cat", "/tmp/rl/gpu_worked").stdout.startswith("20")
+    docker("exec", "--detach", workbench.name, "sleep", "1000")
+    check = ["python", "-I", "/etc/rl/healthcheck.py"]
+    assert workbench.exec(*check).returncode == 0
+
+    for soname, library in broken_driver.items():
+        docker("cp", library, f"{workbench.name}:/usr/lib/x86_64-linux-gnu/{soname}")
+    complaint = workbench.exec(*check, check=False)
+    assert complaint.returncode == 1
+    assert "No usable GPU: " in complaint.stderr
+    assert "it last worked at 20" in complaint.stderr
+    wait_until(lambda: workbench.state("Health.Status") == "unhealthy", 150, "docker to call it unhealthy")
+    assert "No usable GPU" in workbench.exec("cat", "/tmp/rl/greeting").stdout
+    report = json.loads(workbench.exec("cat", "/tmp/rl/doctor.json").stdout)
+    assert report["findings"][0]["id"] == "gpu-lost"
+    assert "sleep 1000" in workbench.exec("ps", "-eo", "args").stdout
+
+
+def test_a_torn_torch_still_gets_a_report(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("import torch._C_that_is_not_there\n")
+    tmp_path.chmod(0o755)
+    mount = ["-v", f"{tmp_path}:/opt/torn:ro", "-e", "PYTHONPATH=/opt/torn"]
+    done = docker("run", "--rm", *mount, IMAGE, "rl", "doctor", "--json", check=False)
+    report = json.loads(done.stdout)
+    assert report["findings"][0]["id"] == "torch-broken"
+    assert done.returncode == 1

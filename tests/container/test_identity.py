@@ -1,5 +1,7 @@
 """Which user the container is: the built-in one, any other, or root stepping down."""
 
+import shlex
+
 import pytest
 from workbench import HARDENED, IMAGE, Folders, docker
 
@@ -8,12 +10,6 @@ WHO = "import getpass, os, pwd; print(getpass.getuser(), os.getuid(), os.getgid(
 
 def who(*arguments, check=True):
     return docker("run", "--rm", *arguments, IMAGE, "python", "-c", WHO, check=check)
-
-
-@pytest.mark.parametrize("user", ["1000:1000", "1234:1234", "1234", "501:20", "1000660000:0"])
-def test_any_uid_from_500_on_is_called_rl_under_all_hardening_flags(user):
-    uid, _, gid = user.partition(":")
-    assert who("--user", user, *HARDENED).stdout.split() == ["rl", uid, gid or "0", "/tmp/rl/home"]
 
 
 def test_a_uid_below_500_gets_one_line_that_says_what_to_give():
@@ -74,16 +70,41 @@ def test_services_run_for_a_root_start_too(launch, folders):
     assert "Jupyter Server" in workbench.log
 
 
-def test_all_hardening_flags_together_leave_jupyter_and_ssh_working(launch, folders):
-    workbench = launch(*folders.arguments, *HARDENED, ports=False)
-    ask = (
-        "import urllib.request as u; t = open('/tmp/rl/token').read();"
-        "print(u.urlopen(f'http://127.0.0.1:8888/api/status?token={t}').status)"
-    )
-    assert workbench.python(ask) == "200"
+ASK_JUPYTER = (
+    "import urllib.request as u; t = open('/tmp/rl/token').read();"
+    "print(u.urlopen(f'http://127.0.0.1:8888/api/status?token={t}').status)"
+)
+COMPILE = "import torch; print(torch.compile(lambda x: x + 1)(torch.zeros(2)).tolist())"
+LOGIN = "ssh -i /tmp/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p 2222 rl@127.0.0.1"
+CAPABILITIES, ROOT_FILES, NETWORK = HARDENED[:4], HARDENED[4:7], HARDENED[7:]
+
+
+@pytest.mark.parametrize(
+    ("user", "flags"),
+    [
+        *((user, HARDENED) for user in ("1000:1000", "1234:1234", "1234", "501:20", "1000660000:0")),
+        *(("1234:0", flags) for flags in ([], CAPABILITIES, ROOT_FILES, NETWORK)),
+        ("0", [*ROOT_FILES, *NETWORK]),  # steps down, for which it needs its capabilities
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value) or "no flag",
+)
+def test_any_user_has_python_jupyter_ssh_git_and_compile_and_owns_what_it_makes(launch, made_by, user, flags):
+    uid, _, gid = user.partition(":")
+    uid, gid = ("4321", "4322") if user == "0" else (uid, gid or "0")
+    owned = Folders(made_by(int(uid), int(gid)), made_by(int(uid), int(gid)), int(uid))
+    workbench = launch("--user", user, *owned.mounts, *flags, ports=False)
     workbench.exec("sh", "-c", f"umask 077; printf %s '{workbench.key.read_text()}' >/tmp/key; echo >>/tmp/key")
-    login = "ssh -i /tmp/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p 2222 rl@127.0.0.1 pwd"
-    assert workbench.exec("sh", "-c", login).stdout == "/workspace/code\n"
+
+    def by_ssh(command):
+        return workbench.exec("sh", "-c", f"{LOGIN} {shlex.quote(command)}").stdout
+
+    assert workbench.python(ASK_JUPYTER) == "200"
+    assert by_ssh(f'python -c "{WHO}"').split() == ["rl", uid, gid, "/tmp/rl/home"]
+    assert by_ssh(f'python -c "{COMPILE}"') == "[1.0, 1.0]\n"
+    commit = "git init -q repo && git -C repo -c user.name=a -c user.email=b commit -q --allow-empty -m m && echo done"
+    assert by_ssh(commit) == "done\n"
+    assert {path.stat().st_uid for path in (owned.code / "repo").iterdir()} == {int(uid)}
+    assert {path.stat().st_gid for path in (owned.code / "repo").iterdir()} == {int(gid)}
 
 
 def test_read_only_without_a_writable_tmp_says_what_is_missing():

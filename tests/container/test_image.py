@@ -7,7 +7,8 @@ import re
 import pytest
 from workbench import IMAGE, REPO, docker
 
-LOCK = REPO / "locks/torch-2.13.txt"
+TORCH = IMAGE.rpartition("torch")[2]
+LOCK = REPO / f"locks/torch-{TORCH}.txt"
 
 
 def in_image(*command):
@@ -23,7 +24,7 @@ def test_the_installed_versions_are_the_locks():
     locked = {name.replace("_", "-").replace(".", "-"): version for name, version in locked.items()}
     installed = {name.replace(".", "-"): version for name, version in installed.items()}
     assert {name: locked.get(name) for name in installed} == {n: v.split("+")[0] for n, v in installed.items()}
-    assert installed["torch"] == "2.13.0"
+    assert installed["torch"].startswith(TORCH)
 
 
 @pytest.mark.parametrize("tool", ["watch", "git", "tmux", "gcc", "g++", "ssh", "scp", "nano", "less", "rl"])
@@ -51,11 +52,12 @@ def test_no_file_is_where_the_toolkit_puts_the_driver_s():
     assert found == ""
 
 
-def test_the_image_names_itself_and_its_lock():
-    environment = in_image("env").splitlines()
-    assert f"RL_LOCK_SHA256={hashlib.sha256(LOCK.read_bytes()).hexdigest()}" in environment
-    assert "RL_IMAGE=pytorch-cuda-rl:torch2.13" in environment
-    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" in environment
+def test_the_image_names_itself_and_its_lock_in_every_manifest():
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" in in_image("env").splitlines()
+    training = "rl train dqn --total-steps 64 >/dev/null 2>&1; cat /workspace/models/runs/*/manifest.json"
+    manifest = json.loads(in_image("bash", "-c", training))
+    assert manifest["image"] == IMAGE
+    assert manifest["lock_sha256"] == hashlib.sha256(LOCK.read_bytes()).hexdigest()
 
 
 def test_the_image_holds_no_host_key_and_no_token():

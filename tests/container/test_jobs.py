@@ -4,7 +4,7 @@ import time
 
 import pexpect
 import pytest
-from workbench import IMAGE, docker, new_name, states, wait_until
+from workbench import IMAGE, docker, kernel_starts, new_name, run, states, terminal_types, wait_until
 
 
 def start_and_log_out(workbench, line):
@@ -30,10 +30,19 @@ def test_the_missions_two_ssh_lines_leave_a_job_that_outlives_the_login(launch, 
 
 
 LONG = "python /workspace/code/train_ppo.py --epochs 100000"
+IN_A_NOTEBOOK = """
+from rl import ppo
+from rl.run_config import RunConfig
+from rl.train import train
+train(RunConfig("CartPole-v1", total_steps=10**9), ppo.Config())
+"""
 WAYS_TO_START = {
     "ssh and nohup": lambda w: w.ssh(f"nohup {LONG} >/dev/null 2>&1 &"),
     "tmux": lambda w: w.ssh(f"tmux new-session -d '{LONG}'"),
     "docker exec": lambda w: docker("exec", "--detach", w.name, *LONG.split()),
+    "a notebook's cell": lambda w: kernel_starts(w, IN_A_NOTEBOOK, w.token)[1].close(),
+    "a notebook's shell line": lambda w: kernel_starts(w, f"!{LONG}", w.token)[1].close(),
+    "a Jupyter terminal": lambda w: terminal_types(w, LONG, w.token).close(),
 }
 
 
@@ -59,6 +68,53 @@ def test_docker_stop_lets_a_command_save_itself(folders):
     wait_until(lambda: states(folders) == ["running"], 60, "a run")
     docker("stop", name)
     assert states(folders) == ["interrupted"]
+
+
+def test_a_power_cut_loses_at_most_the_steps_since_the_last_checkpoint(launch, folders):
+    workbench = launch(*folders.arguments)
+    interval = 2_000
+    line = f"rl train dqn --num-envs 1 --total-steps 1000000 --log-interval 100 --checkpoint-interval {interval}"
+    docker("exec", "--detach", workbench.name, *line.split())
+
+    def logged():
+        for metrics in folders.models.glob("runs/*/metrics.csv"):
+            rows = metrics.read_text().splitlines()
+            return int(rows[-1].split(",")[0]) if len(rows) > 1 else 0
+        return 0
+
+    wait_until(lambda: logged() > 3 * interval, 120, "some checkpoints")
+    docker("kill", workbench.name)
+    reached = logged()
+    assert states(folders) == ["running"]  # it could not say otherwise
+
+    again = launch(*folders.arguments)
+    latest = "glob.glob('/workspace/models/runs/*/checkpoints/latest.pt')[0]"
+    program = f"import glob, torch; print(torch.load({latest})['counters']['step'])"
+    saved = int(again.python(program))
+    assert 0 <= reached - saved <= interval + 100
+    resumed = again.exec("bash", "-c", "timeout -s TERM 20 rl resume --all /workspace/models/runs", check=False)
+    assert resumed.returncode in (124, 143), resumed.stderr
+    assert logged() > reached
+
+
+def no_zombies_after(workbench, logins, tmp_path):
+    stranger = tmp_path / "stranger"
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(stranger))
+    for login in range(logins):
+        key = None if login % 2 else stranger
+        assert workbench.ssh("true", key=key, check=False).returncode == (0 if login % 2 else 255)
+    processes = workbench.exec("ps", "-eo", "stat=,comm=").stdout
+    assert [line for line in processes.splitlines() if line.startswith("Z")] == []
+    assert len(processes.splitlines()) < 40
+
+
+def test_logins_and_refused_ones_leave_no_zombie(launch, folders, tmp_path):
+    no_zombies_after(launch(*folders.arguments), 20, tmp_path)
+
+
+@pytest.mark.slow
+def test_500_logins_leave_no_zombie(launch, folders, tmp_path):
+    no_zombies_after(launch(*folders.arguments), 500, tmp_path)
 
 
 def test_a_nohup_job_solves_cartpole_after_logout(launch, folders):

@@ -32,6 +32,7 @@ int cuGetErrorName(int error, const char **text) {
     case 802: *text = "CUDA_ERROR_SYSTEM_NOT_READY"; return 0;
     case 803: *text = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"; return 0;
     case 804: *text = "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"; return 0;
+    case 805: *text = "CUDA_ERROR_MPS_CONNECTION_FAILED"; return 0;
     case 999: *text = "CUDA_ERROR_UNKNOWN"; return 0;
     default: *text = NULL; return 1;
     }

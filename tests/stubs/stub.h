@@ -7,12 +7,26 @@
  *   STUB_GPU_NAME        NVIDIA H200
  *   STUB_CUINIT          0           result of cuInit: 34 stub, 100 no device, 803 library mix, 999 unknown ...
  *   STUB_NVML_INIT       0           result of nvmlInit: 4 no permission, 9 not loaded, 18 version mismatch ...
+ *   STUB_FAIL                        NVML calls that answer an error, of all GPUs or of one: name=code[@index],...
+ *                                    nvmlDeviceGetHandleByIndex=15@1,nvmlDeviceGetMigMode=3
+ *   STUB_MEMORY_USED     1024        MiB of the GPU's memory that are in use
+ *   STUB_COMPUTE_MODE    0           2 prohibited, 3 exclusive process
+ *   STUB_MIG             0           1: on, with two instances
+ *   STUB_PERSISTENCE     1
+ *   STUB_CLOCK_REASONS   1           bits of the clocks event reasons: 1 idle, 8 slowed by the hardware ...
+ *   STUB_PCIE_WIDTH      16          of 16 lanes
+ *   STUB_REMAP_PENDING   0           rows that wait to be remapped, or pages to be retired
+ *   STUB_REMAP_FAILED    0
+ *   STUB_RECOVERY        0           recovery action: 1 reset the GPU, 2 reboot ...
+ *   STUB_FABRIC          0           state: 0 not supported, 1 not started, 2 in progress, 3 completed
+ *   STUB_VIRTUAL         0           virtualisation mode: 2 vGPU
  *   STUB_HANG, STUB_CRASH            name of the call that never returns, or that ends the process by SIGSEGV:
  *                                    cuInit, cuDeviceGetCount, nvmlInit or nvmlDeviceGetCount
  *
  * Build: cc -shared -fPIC -Wl,-soname,libcuda.so.1 -o libcuda.so.1 libcuda.c   (libnvidia-ml.so.1 likewise)
  */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,10 @@
 """This process's environment, and that of process 1, which a session over SSH does not get."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
+
+from rl.doctor.facts.files import text_of
 
 # A whole list, because facts are attached to public bug reports: what is not named here is not read.
 VARIABLES = (
@@ -31,4 +34,9 @@ def of_init(root: Path) -> dict[str, str]:
 
 def worked(root: Path) -> str | None:
     """When a GPU last worked in this container, as self_check.sh wrote it down."""
-    return None
+    line = text_of(root / "tmp/rl/gpu_worked").strip()
+    try:
+        datetime.fromisoformat(line)
+    except ValueError:  # nothing, or not its line
+        return None
+    return line

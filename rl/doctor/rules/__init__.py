@@ -6,7 +6,19 @@ cause, and what comes after it is not asked. Symptoms, which say that something 
 
 from collections.abc import Iterable
 
-from rl.doctor.rules import access, driver, given, host, symptoms, torch_build
+from rl.doctor.rules import (
+    access,
+    driver,
+    driver_state,
+    given,
+    gpu_state,
+    gpu_use,
+    host,
+    libraries,
+    nodes,
+    symptoms,
+    torch_build,
+)
 from rl.doctor.rules.rule import Finding, Fix, Rule
 from rl.doctor.schema import Facts
 
@@ -15,10 +27,16 @@ __all__ = ["RULES", "Finding", "Fix", "Rule", "judge"]
 TORCH: tuple[Rule[Facts], ...] = torch_build.RULES
 WAY_TO_THE_GPU: tuple[Rule[Facts], ...] = (
     *host.RULES,
+    libraries.sharing_layer,
     *driver.CALLS,
     *given.RULES,
+    *libraries.RULES,
     *access.RULES,
+    *nodes.RULES,
+    *driver_state.RULES,
     *driver.RULES,
+    *gpu_state.RULES,
+    *gpu_use.RULES,
     *torch_build.FIT,
 )
 BESIDE: tuple[Rule[Facts], ...] = ()  # independent of each other

@@ -70,7 +70,9 @@ def not_running(facts: HostFacts) -> Found | None:
     if not docker.error or "permission denied" in docker.error.lower():
         return None
     looked = (f"it was looked for at {docker.endpoint}",) if docker.endpoint else ()
-    return found(docker.error, *looked, *([docker.config_error] if docker.config_error else []))
+    config = (docker.config_error,) if docker.config_error else ()
+    fixes = not_running.fixes[-1:] if docker.elsewhere else None  # which daemon is asked; starting one here is no help
+    return found(docker.error, *looked, *config, fixes=fixes)
 
 
 @rule(

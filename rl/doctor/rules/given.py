@@ -1,26 +1,57 @@
 """What the container was given of the host's GPU: nothing, or not everything."""
 
 from rl.doctor.rules.rule import Fix, Found, Severity, found, rule
-from rl.doctor.schema import Facts
+from rl.doctor.schema import Facts, Platform
 
+ROOTLESS = Fix(
+    "docker",
+    "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json && systemctl --user"
+    " restart docker && sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place",
+    "on the host, once, if Docker runs rootless",
+)
+COMPOSE = (
+    Fix(
+        "compose",
+        "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}",
+        "in the service, if you use compose",
+    ),
+    Fix(
+        "compose",
+        "runtime: nvidia",
+        "in the service, with NVIDIA_VISIBLE_DEVICES=all in its environment, if deploy is there and is ignored",
+    ),
+)
 GIVE_GPU = (
     Fix("docker", "docker run --gpus all ..."),
+    ROOTLESS,
     Fix(
         "docker",
         "sudo apt-get install -y nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker"
         " && sudo systemctl restart docker",
         "on the host, if docker then says 'could not select device driver' (the toolkit is missing)",
     ),
-    Fix(
-        "compose",
-        "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}",
-        "in the service, if you use compose",
-    ),
+    *COMPOSE,
     Fix("podman", "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "on the host, once"),
-    Fix("podman", "podman run --device nvidia.com/gpu=all --security-opt=label=disable ..."),
+    Fix(
+        "podman",
+        "podman run --device nvidia.com/gpu=all --security-opt=label=disable ...",
+        "--gpus does nothing in many versions of podman",
+    ),
+    Fix(
+        "podman",
+        "devices: ['nvidia.com/gpu=all']  and  security_opt: ['label=disable']",
+        "in the service, if you use podman-compose: it may drop the deploy block",
+    ),
     Fix("kubernetes", "resources: {limits: {nvidia.com/gpu: 1}}", "in the container's spec"),
     Fix("kubernetes", "runtimeClassName: nvidia", "in the pod's spec, if the cluster has that class"),
     Fix("apptainer", "apptainer exec --nv ..."),
+    Fix("lxc", "lxc config device add <container> gpu gpu && lxc config set <container> nvidia.runtime true", "LXD"),
+    Fix(
+        "lxc",
+        "lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,optional,create=file",
+        "in the container's configuration, one line for each /dev/nvidia*; with the driver's libraries of the same"
+        " version installed in the container",
+    ),
 )
 WINDOWS = Fix("wsl", "wsl --update", "in Windows, beside a recent NVIDIA driver for Windows")
 
@@ -33,6 +64,8 @@ WINDOWS = Fix("wsl", "wsl --update", "in Windows, beside a recent NVIDIA driver 
     fixes=(
         Fix("inside", "unset CUDA_VISIBLE_DEVICES"),
         Fix("docker", "docker run --gpus all -e NVIDIA_VISIBLE_DEVICES=all ..."),
+        Fix("podman", "podman run --device nvidia.com/gpu=all ..."),
+        Fix("kubernetes", "resources: {limits: {nvidia.com/gpu: 1}}", "in the container's spec"),
     ),
 )
 def hidden_on_purpose(facts: Facts) -> Found | None:
@@ -42,7 +75,7 @@ def hidden_on_purpose(facts: Facts) -> Found | None:
     if facts.usable or not facts.hardware_visible:
         return None
     severity: Severity | None = "fatal" if facts.strict else None
-    by_cuda, by_engine = hidden_on_purpose.fixes
+    by_cuda, *by_engine = hidden_on_purpose.fixes
     cuda = facts.environment.get("CUDA_VISIBLE_DEVICES")
     if cuda is not None and (cuda == "" or cuda.startswith("-")):
         evidence = f"CUDA_VISIBLE_DEVICES is '{cuda}'"
@@ -51,7 +84,7 @@ def hidden_on_purpose(facts: Facts) -> Found | None:
     if nvidia not in ("", "void", "none") or facts.gpu_nodes or facts.platform.engine is None:
         return None
     evidence = f"NVIDIA_VISIBLE_DEVICES is '{nvidia}', and there is no /dev/nvidia0"
-    return found(evidence, severity=severity, fixes=(by_engine,), variable="NVIDIA_VISIBLE_DEVICES")
+    return found(evidence, severity=severity, fixes=tuple(by_engine), variable="NVIDIA_VISIBLE_DEVICES")
 
 
 @rule(
@@ -73,7 +106,14 @@ def not_given(facts: Facts) -> Found | None:
         f"the host's NVIDIA driver is loaded (version {facts.driver_version or 'unknown'})",
         "there is no /dev/nvidia* in here",
         facts.driver_api.load_error or "libcuda.so.1 is here, but of no use without the nodes",
+        fixes=_for_engine(GIVE_GPU, platform),
     )
+
+
+def _for_engine(fixes: tuple[Fix, ...], platform: Platform) -> tuple[Fix, ...]:
+    """Without what this container's engine has no use for; the report leaves out the other engines' own."""
+    useless = COMPOSE if platform.engine == "podman" else ()
+    return tuple(fix for fix in fixes if fix not in useless and (fix != ROOTLESS or platform.rootless))
 
 
 @rule(
@@ -100,6 +140,21 @@ def capability_missing(facts: Facts) -> Found | None:
 
 
 @rule(
+    "apptainer-without-nv",
+    "fatal",
+    cause="Apptainer was started without --nv, so the driver's libraries are missing beside the GPU",
+    symptom="Found no NVIDIA driver on your system, although ls /dev shows nvidia0; could not load libcuda.so.1.",
+    fixes=(Fix("apptainer", "apptainer exec --nv ...", "singularity exec --nv ..., where it still has that name"),),
+)
+def without_nv(facts: Facts) -> Found | None:
+    """/.singularity.d is there, a GPU's node is (Apptainer binds the whole /dev), and libcuda.so.1 is not found."""
+    error = facts.driver_api.load_error
+    if facts.platform.engine != "apptainer" or error is None or not facts.gpu_nodes:
+        return None
+    return found("/dev/" + ", /dev/".join(node.name for node in facts.gpu_nodes), error)
+
+
+@rule(
     "driver-library-missing",
     "fatal",
     cause="the GPU is here, but the driver's library libcuda.so.1 cannot be loaded",
@@ -119,7 +174,29 @@ def driver_library_missing(facts: Facts) -> Found | None:
     if capability_missing(facts):
         return None
     *give, install, windows = driver_library_missing.fixes
-    return found(error, fixes=(*give, windows) if platform.engine else (install, windows))
+    return found(error, fixes=_for_engine((*give, windows), platform) if platform.engine else (install, windows))
 
 
-RULES = (not_given, capability_missing, driver_library_missing)  # hidden_on_purpose is asked before all others
+@rule(
+    "whole-node-in-pod",
+    "degraded",
+    cause="this pod sees every GPU of its node without having asked for one, and other pods may own them",
+    symptom="More GPUs than the pod's limits name; out of memory beside other pods.",
+    fixes=(
+        Fix("kubernetes", "resources: {limits: {nvidia.com/gpu: 1}}", "in the container's spec, to own a GPU"),
+        Fix("kubernetes", "env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]", "in the container's spec, for none"),
+    ),
+)
+def whole_node(facts: Facts) -> Found | None:
+    """In Kubernetes NVIDIA_VISIBLE_DEVICES is `all`, which comes from the image, and as many GPUs as the node has are
+    here. The device plugin sets their UUIDs, CDI and DRA set `void`; fewer GPUs than the node has were picked by it.
+    """
+    count, on_the_bus = len(facts.gpu_nodes), len(facts.nvidia_pci)
+    everything = facts.environment.get("NVIDIA_VISIBLE_DEVICES") == "all" and 0 < on_the_bus <= count
+    if facts.platform.engine != "kubernetes" or not everything or not facts.usable:
+        return None
+    return found("NVIDIA_VISIBLE_DEVICES is 'all', as CUDA images set it", f"{count} of {on_the_bus} GPUs are in here")
+
+
+# hidden_on_purpose is asked before all others.
+RULES = (not_given, capability_missing, without_nv, driver_library_missing, whole_node)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 Severity = Literal["fatal", "degraded", "info"]  # no GPU work possible; works, but less well; nothing to mend
-Place = Literal["host", "inside", "docker", "compose", "podman", "kubernetes", "apptainer", "wsl"]
+Place = Literal["host", "inside", "docker", "compose", "podman", "kubernetes", "apptainer", "lxc", "wsl"]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Variant:
     cuda: str
     oldest: tuple[int, int]
     newest: tuple[int, int]
+    machines: tuple[str, ...]
 
     @property
     def driver(self) -> int:
@@ -29,7 +30,9 @@ class Variant:
         return MINIMUM_DRIVER[int(self.cuda.split(".")[0])]
 
     def runs_on(self, facts: HostFacts) -> bool:
-        """Some GPU here is one it has kernels for; what is not known counts as yes."""
+        """The processor, and some GPU here, is one that it is built for; what is not known counts as yes."""
+        if facts.platform.machine not in ("", *self.machines):
+            return False
         known = [gpu.capability for gpu in facts.gpus]
         return not known or any(not gpu or self.oldest <= gpu <= self.newest for gpu in known)
 
@@ -39,15 +42,13 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("torch2.13", "13.0", (7, 5), (12, 9)),
-    Variant("torch2.7", "12.6", (5, 0), (9, 0)),
-    Variant("torch2.6", "12.4", (5, 0), (9, 0)),
+    Variant("torch2.13", "13.0", (7, 5), (12, 9), ("x86_64", "aarch64")),
+    Variant("torch2.7", "12.6", (5, 0), (9, 0), ("x86_64",)),
+    Variant("torch2.6", "12.4", (5, 0), (9, 0), ("x86_64",)),
 )
 CURRENT = VARIANTS[0]
 IMAGE = f"pytorch-cuda-rl:{CURRENT.tag}"
-OTHER = Fix(
-    "docker", "docker run --gpus all ... pytorch-cuda-rl:<variant>", "this variant fits: it is built for <cuda>"
-)
+OTHER = Fix("docker", "docker run --gpus all ... pytorch-cuda-rl:<variant>", "a variant that fits driver and GPU")
 CPU = Fix(
     "compose", "docker compose -f docker-compose.yml -f docker-compose.cpu.yml up --detach --wait", "without any GPU"
 )
@@ -118,7 +119,8 @@ def gpu_too_old(facts: HostFacts) -> Found | None:
     """The compute capability of every GPU is below 7.5, the oldest that torch is built for with CUDA 13. Unknown where
     nvidia-smi does not tell it, and not asked on a Jetson, which has images of its own.
     """
-    if CURRENT.runs_on(facts) or facts.platform.tegra or any(gpu.capability > CURRENT.newest for gpu in facts.gpus):
+    known = [gpu.capability for gpu in facts.gpus]
+    if facts.platform.tegra or not known or any(not gpu or gpu >= CURRENT.oldest for gpu in known):
         return None
     evidence = (f"{gpu.name}: compute capability {'.'.join(map(str, gpu.capability))}" for gpu in facts.gpus)
     return _with_variant(facts, gpu_too_old.fixes, *evidence)
@@ -155,7 +157,8 @@ def _with_variant(facts: HostFacts, fixes: tuple[Fix, ...], *evidence: str) -> F
     fits = next((each for each in VARIANTS if each.runs_on(facts) and each.served_by(facts)), None)
     if fits is None:
         return found(*evidence, fixes=fixes[1:])
-    return found(*evidence, fixes=fixes, variant=fits.tag, cuda=f"CUDA {fits.cuda}, driver {fits.driver} and newer")
+    fitting = f"{fits.tag} is built for CUDA {fits.cuda}, which driver {fits.driver} and newer serve"
+    return found(*evidence, fitting, fixes=fixes, variant=fits.tag)
 
 
 @rule(

@@ -124,6 +124,13 @@ class Facts:
         return self.kernel_driver.version or self.nvml.driver_version
 
     @property
+    def library_version(self) -> str | None:
+        """Version of the driver's libraries, from the file that was loaded; cuda-compat's may be another one."""
+        loaded = (self.nvml.path or "", self.driver_api.path or "")
+        found = [re.search(r"\.so\.([0-9]{3}(\.[0-9]{1,4})+)$", path) for path in loaded if "compat" not in path]
+        return next((match[1] for match in found if match), None)
+
+    @property
     def gpu_names(self) -> tuple[str, ...]:
         """Names of the GPUs, from torch or else NVML."""
         return self.torch.names or tuple(gpu.name for gpu in self.nvml.gpus)

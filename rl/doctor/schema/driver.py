@@ -29,9 +29,9 @@ class Node:
 class Nodes(Probe):
     """All device nodes found, and who asked."""
 
-    found: tuple[Node, ...] = ()  # /dev/nvidia*
+    found: tuple[Node, ...] = ()  # /dev/nvidia*, and /dev/nvmap of a Jetson
     render: tuple[Node, ...] = ()  # /dev/dri/renderD*
-    uid: int | None = None
+    uid: int | None = None  # who asked
     groups: tuple[int, ...] = ()
 
 
@@ -45,13 +45,14 @@ class DriverApi(Probe):
     init: int | None = None  # result of cuInit(0)
     init_name: str | None = None
     count: int | None = None
+    mps_folder: str | None = None  # where clients meet the MPS daemon, if that folder exists
 
 
 @dataclass(frozen=True)
 class NvmlGpu:
     """One GPU as NVML sees it; None: it does not answer that, which is no fault."""
 
-    error: int | None = None  # NVML's code where the GPU could not be asked at all: 15 it is lost, 999 unknown
+    error: int | None = None  # NVML's code where the GPU cannot be asked: 15 it is lost, 16 reset required, 999 unknown
     name: str = ""
     uuid: str = ""
     pci: str = ""  # 00000000:01:00.0
@@ -85,7 +86,7 @@ class Nvml(Probe):
     binding_error: str | None = None  # nvidia-ml-py itself cannot be imported
     init: int | None = None  # result of nvmlInit
     init_name: str | None = None
-    init_seconds: float | None = None
+    init_seconds: float | None = None  # of nvmlInit and the first use of each GPU
     driver_version: str | None = None
     cuda_version: int | None = None
     count: int | None = None
@@ -97,7 +98,7 @@ class Nvml(Probe):
 class Libraries:
     """Which driver libraries the loader could find, and where others lie."""
 
-    libcuda: tuple[str, ...] = ()  # every libcuda.so.1 of LD_LIBRARY_PATH and the loader's cache, in order of search
-    compat: str | None = None  # the cuda-compat folder of this image: /usr/local/cuda/compat
+    libcuda: dict[str, str] = field(default_factory=dict)  # libcuda.so.1, in order of search → file, links resolved
+    compat: str | None = None  # the cuda-compat folder of this image: /usr/local/cuda-13.0/compat
     preload: tuple[str, ...] = ()  # LD_PRELOAD and /etc/ld.so.preload
-    environment_file: dict[str, str] = field(default_factory=dict)  # file → its line that sets LD_LIBRARY_PATH
+    environment_files: dict[str, str] = field(default_factory=dict)  # ~/.bashrc → the LD_LIBRARY_PATH that it sets

@@ -18,6 +18,7 @@ class Platform:
     selinux: str = ""  # label of this process, container_t in a confined container; "" without SELinux
     slept: float = 0.0  # seconds the machine was suspended since it booted
     cpus: float | None = None  # cores this container may use
+    wsl_libraries: bool | None = None  # the folders of Windows's driver, /usr/lib/wsl/lib and drivers
 
     @property
     def own_way(self) -> bool:

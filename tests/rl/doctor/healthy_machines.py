@@ -13,7 +13,7 @@ from machine_facts import (
     nodes,
 )
 
-from rl.doctor.schema import DriverApi, KernelDriver, Nvml, NvmlGpu, Platform
+from rl.doctor.schema import DriverApi, KernelDriver, Nodes, Nvml, NvmlGpu, Platform
 
 H100 = gpu_machine("NVIDIA H100 80GB HBM3", 8)
 HEALTHY = {
@@ -42,7 +42,18 @@ HEALTHY = {
     ),
     "CDI, which sets the variable to void": gpu_machine(environment={"NVIDIA_VISIBLE_DEVICES": "void"}),
     "gVisor, which shows nodes only": gpu_machine(kernel_driver=NOT_LOADED, pci=()),
-    "Kubernetes": gpu_machine(platform=Platform(kernel="6.8.0", engine="kubernetes")),
+    "Kubernetes, whose device plugin names the GPUs": gpu_machine(
+        platform=Platform(kernel="6.8.0", engine="kubernetes"), environment={"NVIDIA_VISIBLE_DEVICES": "GPU-0"}
+    ),
+    "rootless podman on SELinux, after a suspend": gpu_machine(
+        platform=Platform(engine="podman", rootless=True, selinux="u:r:container_t:s0", slept=3600.0, cpus=2.0),
+    ),
+    "two GPUs, of which the device cgroup allows one": gpu_machine(
+        nodes=Nodes(
+            ended="ok",
+            found=(*nodes("nvidiactl", "nvidia-uvm", "nvidia0").found, *nodes("nvidia1", opened="EPERM").found),
+        )
+    ),
     "forward compatibility: libcuda newer than the driver": gpu_machine(
         kernel_driver=KernelDriver(True, "535.54.03", False, True),
         nvml=Nvml(ended="ok", init=0, cuda_version=12020, count=1, gpus=(NvmlGpu(name="NVIDIA H100"),)),

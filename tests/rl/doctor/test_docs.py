@@ -30,7 +30,7 @@ def test_every_rule_of_the_host_is_tested_where_it_speaks_and_where_it_keeps_sti
 
 def test_every_rule_names_the_files_of_its_tests():
     assert {rule for rule, files in generate._tested_by().items() if not files} == set()
-    assert generate._tested_by()["uvm-missing"] == {"test_rules_access"}
+    assert generate._tested_by()["toolkit-missing"] == {"test_rules_start"}
 
 
 def test_every_rule_has_an_entry_and_a_line_in_the_table():

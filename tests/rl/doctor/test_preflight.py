@@ -399,6 +399,13 @@ def test_a_message_is_taken_from_the_command_line_or_a_pipe(machine, by_pipe):
     assert done.stdout.startswith("To mend: NVIDIA's container toolkit is not installed")
 
 
+def test_a_reader_that_takes_one_line_gets_the_verdict_and_no_complaint():
+    command = [sys.executable, "-u", str(REPO / "scripts/preflight")]
+    shell = ["bash", "-c", 'set -o pipefail; "$@" | head -n 1', "-", *command]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 1)
+
+
 @pytest.mark.parametrize("arguments", [["--errors"], ["--error"], ["now"]])
 def test_wrong_usage_exits_2(machine, arguments):
     done = preflight(machine, *arguments)

@@ -3,42 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from machine_facts import OWN_WAYS, QUICK, WSL, commands, gpu_machine, headline, ids, no_libraries, nodes
+from machine_facts import OWN_WAYS, QUICK, WSL, commands, gpu_machine, headline, ids, nodes, nvml_gpu
+from rule_tests import fires, silent
 
 from rl.doctor.rules import judge
-from rl.doctor.schema import DriverApi, Facts, KernelDriver, Nvml, TorchBuild, TorchRun
-
-
-def capabilities(given: str, *, cuda: bool, nvml: bool) -> Facts:
-    gone, there = no_libraries(), gpu_machine()
-    return gpu_machine(
-        environment={"NVIDIA_DRIVER_CAPABILITIES": given},
-        driver_api=there.driver_api if cuda else gone["driver_api"],
-        nvml=there.nvml if nvml else gone["nvml"],
-        torch=there.torch if cuda else gone["torch"],
-    )
-
-
-def test_capabilities_without_compute_are_fatal_and_without_utility_degraded():
-    assert headline(capabilities("utility", cuda=False, nvml=True)) == ("capability-missing", 3)
-    assert ids(capabilities("utility", cuda=False, nvml=True)) == ["capability-missing"]
-    assert headline(capabilities("graphics", cuda=False, nvml=False)) == ("capability-missing", 3)
-    degraded = capabilities("compute,graphics", cuda=True, nvml=False)
-    assert ids(degraded) == ["capability-missing"]
-    assert headline(degraded) == ("capability-missing", 1)
-
-
-def test_capabilities_are_not_blamed_where_the_libraries_are_there_or_the_nodes_refuse():
-    assert ids(capabilities("graphics", cuda=True, nvml=True)) == []
-    refused = nodes("nvidiactl", "nvidia0", "nvidia-uvm", opened="EPERM")
-    facts = replace(capabilities("utility", cuda=False, nvml=True), nodes=refused)
-    assert ids(facts) == ["driver-library-missing"]
-
-
-@pytest.mark.parametrize("given", ["all", "compute,utility"])
-def test_capabilities_that_name_the_library_are_not_blamed_for_it(given):
-    assert headline(capabilities(given, cuda=False, nvml=True)) == ("driver-library-missing", 3)
-    assert headline(capabilities(given, cuda=True, nvml=False)) == ("nvml-failed", 1)
+from rl.doctor.schema import DriverApi, Facts, Full, KernelDriver, Nvml, TorchBuild, TorchRun, Work
 
 
 def uvm(loaded: bool, code: int = 999, **changes) -> Facts:
@@ -94,93 +63,210 @@ def test_all_that_the_driver_says_is_evidence_where_the_cause_is_unknown():
     )
 
 
-def aged(version: int, driver: str, **changes) -> Facts:
+def aged(driver: str, version: int = 0, **changes) -> Facts:
     """Torch for CUDA 13 on a driver of another age; torch says no, as it would."""
+    serves = version or {"470": 11040, "525": 12000, "535": 12020, "550": 12040, "570": 12080}.get(driver[:3], 13000)
     kernel = KernelDriver(True, driver, False, True)
-    api = DriverApi(ended="ok", version=version, init=0, count=1)
+    api = DriverApi(ended="ok", version=serves, init=0, count=1)
     torch = TorchRun(ended="ok", version="2.13.0", cuda="13.0", available=False, count=0)
-    nvml = replace(gpu_machine().nvml, cuda_version=version, driver_version=driver)
+    nvml = replace(gpu_machine().nvml, cuda_version=serves, driver_version=driver)
     return gpu_machine(**{"kernel_driver": kernel, "driver_api": api, "torch": torch, "nvml": nvml} | changes)
 
 
-def test_a_driver_below_torchs_cuda_major_is_too_old_and_the_fitting_image_is_named():
-    facts = aged(12040, "550.54.15")
+@fires("driver-too-old", "driver 580 or newer", "550.54.15 serves CUDA up to 12.4", "nvidia-driver-580", "whl/cu126")
+def test_a_driver_below_torchs_cuda_major_is_too_old():
+    return aged("550.54.15")
+
+
+@pytest.mark.parametrize("asked", [QUICK, None], ids=["quick", "default"])
+@pytest.mark.parametrize("driver", ["525.60.13", "535.54.03", "550.54.15", "570.26"])
+def test_the_image_that_fits_the_driver_is_named_with_the_reason(driver, asked):
+    facts = aged(driver, **({"torch": asked} if asked else {}))
     assert headline(facts) == ("driver-too-old", 3)
-    assert "driver 580 or newer" in judge(facts)[0].cause
-    assert "pytorch-cuda-rl:torch2.7" in commands(facts)
-    assert "whl/cu126" in commands(facts)
-    assert "apt-get install -y nvidia-driver-580" in commands(facts)
-    assert "wsl" not in commands(facts)
-
-
-def test_a_driver_too_old_is_found_without_importing_torch():
-    assert headline(aged(12040, "550.54.15", torch=QUICK)) == ("driver-too-old", 3)
+    docker = next(fix for fix in judge(facts)[0].fixes if fix.where == "docker")
+    assert docker.command == "docker run --gpus all ... pytorch-cuda-rl:torch2.7"
+    assert "built for CUDA 12.6, which this driver serves" in docker.note
+    assert {fix.where for fix in judge(facts)[0].fixes} >= {"docker", "compose", "podman", "kubernetes"}
 
 
 def test_a_driver_too_old_for_every_image_is_not_offered_one():
-    facts = aged(11040, "470.82.01")
+    facts = aged("470.82.01")
     assert headline(facts) == ("driver-too-old", 3)
+    assert judge(facts)[0].evidence[-1] == "our images with an older CUDA need driver 525 or newer"
     assert "pytorch-cuda-rl:" not in commands(facts)
 
 
-def test_a_driver_of_the_same_major_with_a_smaller_minor_is_not_too_old():
-    older = gpu_machine(cuda="13.2", version="2.14.0", driver_api=DriverApi(ended="ok", version=13000, init=0, count=1))
-    assert ids(older) == []
-
-
-@pytest.mark.parametrize("code", [34, 803, 804])
-def test_another_librarys_version_is_not_taken_for_the_drivers_age(code):
-    # A compat library of CUDA 12 on a driver 580: its own version says 12.4, the kernel's driver is new enough.
-    api = DriverApi(ended="ok", version=12040, init=code, init_name="x", path="/usr/local/cuda/compat/libcuda.so.1")
-    facts = aged(12040, "580.95.05", driver_api=api)
-    assert headline(facts) == ("cuda-init-failed", 3)
-    assert "compat/libcuda.so.1" in "".join(judge(facts)[0].evidence)
-    assert headline(aged(12040, "550.54.15", driver_api=api)) == ("cuda-init-failed", 3)
-    assert "driver-too-old" not in ids(aged(12040, "580.95.05"))
-
-
-def test_a_driver_too_old_is_found_where_its_own_version_cannot_be_read():
-    facts = aged(12040, "", nvml=Nvml(ended="ok", init=18))
+def test_an_image_without_kernels_for_the_gpu_is_not_offered():
+    blackwell = replace(aged("570.26").nvml, gpus=(nvml_gpu("NVIDIA GeForce RTX 5090", capability=(12, 0)),))
+    facts = aged("570.26", nvml=blackwell)
     assert headline(facts) == ("driver-too-old", 3)
-    assert judge(facts)[0].evidence[0] == "driver (version unknown) serves CUDA up to 12.4"
+    assert judge(facts)[0].evidence[-1] == "our images with an older CUDA have no kernels for this GPU"
+    assert "pytorch-cuda-rl:" not in commands(facts)
+    assert "pip" not in commands(facts)
 
 
-def test_a_torch_newer_than_the_doctors_table_still_finds_its_driver_too_old():
-    facts = aged(13000, "580.95.05", torch=QUICK, torch_build=TorchBuild(True, "3.0.0", "14.0"))
+def test_the_newest_image_is_named_to_a_torch_beyond_it():
+    facts = aged("580.95.05", torch=QUICK, torch_build=TorchBuild(True, "3.0.0", "14.0"))
     assert headline(facts) == ("driver-too-old", 3)
     assert judge(facts)[0].cause.endswith("CUDA 14 needs a newer driver")
+    assert "pytorch-cuda-rl:torch2.13" in commands(facts)
+
+
+def test_the_image_is_chosen_by_cuda_where_the_drivers_version_cannot_be_read():
+    facts = aged("", 12040, nvml=Nvml(ended="ok", init=18))
+    assert headline(facts) == ("driver-too-old", 3)
+    assert judge(facts)[0].evidence[0] == "driver (version unknown) serves CUDA up to 12.4"
+    assert "pytorch-cuda-rl:torch2.7" in commands(facts)
+
+
+@fires("driver-too-old", "NVIDIA_DISABLE_REQUIRE is set, so the container started in spite of it")
+def test_the_guard_that_was_switched_off_is_named():
+    return aged("550.54.15", environment={"NVIDIA_DISABLE_REQUIRE": "1"})
+
+
+@fires("driver-too-old", "this image was built with torch 2.7.1", "pip install --force-reinstall torch==2.7.1")
+def test_a_torch_that_replaced_the_images_own_is_named():
+    return aged("550.54.15", torch_build=TorchBuild(True, "2.13.0", "13.0", image="2.7.1"))
+
+
+def test_the_images_own_torch_is_not_called_replaced():
+    facts = aged("550.54.15", torch_build=TorchBuild(True, "2.13.0+cu130", "13.0", image="2.13.0"), torch=QUICK)
+    assert headline(facts) == ("driver-too-old", 3)
+    assert "was built with" not in "".join(judge(facts)[0].evidence)
+
+
+@silent("driver-too-old")
+@pytest.mark.parametrize("torch", [QUICK, None], ids=["quick", "default"])
+def test_a_driver_of_torchs_cuda_major_is_not_too_old(torch):
+    return aged("580.95.05", **({"torch": torch} if torch else {}))
+
+
+@silent("driver-too-old")
+@pytest.mark.parametrize("driver", ["525.60.13", "535.54.03", "570.26"])
+def test_the_older_image_on_an_older_driver_of_its_major(driver):
+    return aged(driver, torch=TorchRun(ended="ok", version="2.7.1", cuda="12.6", available=False, count=0))
+
+
+@silent("driver-too-old")
+def test_a_driver_of_the_same_major_with_a_smaller_minor():
+    older = DriverApi(ended="ok", version=13000, init=0, count=1)
+    return gpu_machine(cuda="13.2", version="2.14.0", driver_api=older, torch=QUICK)
+
+
+@silent("driver-too-old")
+def test_a_driver_of_unknown_version_that_serves_torchs_major():
+    return aged("", 13000, torch=TorchRun(ended="ok", version="2.14.0", cuda="13.2", available=False, count=0))
+
+
+@silent("driver-too-old")
+def test_a_driver_that_is_new_enough_behind_a_library_that_is_not():
+    return aged("580.95.05", 12040)
+
+
+@silent("driver-too-old")
+def test_a_library_that_does_not_fit_the_driver_and_has_no_other_behind_it():
+    path = "/usr/lib/x86_64-linux-gnu/libcuda.so.535.54.03"
+    return aged("550.54.15", driver_api=DriverApi(ended="ok", version=12020, init=803, init_name="x", path=path))
+
+
+@silent("driver-too-old")
+@pytest.mark.parametrize("code", [34, 803, 804])
+@pytest.mark.parametrize("driver", ["580.95.05", "550.54.15"])
+def test_another_librarys_version_is_not_taken_for_the_drivers_age(code, driver):
+    # A compat library of CUDA 12 on a driver 580: its own version says 12.4, the kernel's driver is new enough.
+    api = DriverApi(ended="ok", version=12040, init=code, init_name="x", path="/usr/local/cuda/compat/libcuda.so.1")
+    return aged(driver, driver_api=api)
 
 
 def test_a_driver_older_than_every_wheel_gets_no_wheel():
-    assert "pip" not in commands(aged(10020, "440.33.01"))
+    assert "pip" not in commands(aged("440.33.01", 10020))
 
 
 def test_on_wsl_a_linux_driver_is_never_offered():
-    facts = aged(12040, "550.54.15", platform=WSL)
+    facts = aged("550.54.15", platform=WSL)
     assert headline(facts) == ("driver-too-old", 3)
     assert "in Windows, install NVIDIA's driver 580 or newer" in commands(facts)
     assert "apt-get" not in commands(facts)
 
 
+PTX = "the provided PTX was compiled with an unsupported toolchain."
+
+
+def minor(torch_cuda: str, serves: int, **changes) -> Facts:
+    """A torch of the driver's CUDA major, and a newer minor."""
+    facts = gpu_machine(
+        cuda=torch_cuda, version="2.7.1", driver_api=DriverApi(ended="ok", version=serves, init=0, count=1)
+    )
+    return replace(facts, kernel_driver=KernelDriver(True, "535.54.03", False, True), **changes)
+
+
+@fires("driver-lacks-ptx", "gives 222", "driver 560.28.03 or newer", "nvidia-driver-560", severity="degraded")
+def test_a_kernel_that_the_driver_cannot_compile():
+    return minor(
+        "12.6",
+        12020,
+        full=Full(
+            works=(Work(device=0, matmul="", jit="cuModuleLoadData gives 222 (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"),)
+        ),
+    )
+
+
+@fires("driver-lacks-ptx", PTX, severity="fatal")
+def test_torchs_own_kernels_need_the_compiler_that_is_too_old():
+    torch = replace(minor("12.6", 12020).torch, kernel_error=f"AcceleratorError: CUDA error: {PTX}")
+    return minor("12.6", 12020, torch=torch)
+
+
+@silent("driver-lacks-ptx")
+def test_a_smaller_minor_on_which_kernels_run():
+    return minor("12.6", 12020, full=Full(works=(Work(device=0, matmul="", jit=""),)))
+
+
+@silent("driver-lacks-ptx")
+def test_another_error_of_the_compiler():
+    return minor("12.6", 12020, full=Full(works=(Work(device=0, jit="CUDA error 2: out of memory"),)))
+
+
+HUNG = DriverApi(ended="timeout", step="cuInit", seconds=30.0, version=13000)
+TORCH_HANGS = TorchRun(ended="timeout", step="torch.cuda.is_available")
+
+
+@fires("driver-call-hung", "'cuInit' had not returned after 30 s", "sudo reboot", severity="fatal")
 def test_a_hung_driver_call_is_the_headline_and_names_the_call():
-    hung = DriverApi(ended="timeout", step="cuInit", seconds=30.0, stuck=True, version=13000)
-    facts = gpu_machine(driver_api=hung, torch=TorchRun(ended="timeout", step="torch.cuda.is_available"))
-    assert headline(facts) == ("driver-call-hung", 3)
-    assert judge(facts)[0].evidence[0] == "'cuInit' had not returned after 30 s"
-    assert "cannot even be killed" in judge(facts)[0].evidence[1]
-    assert len(judge(replace(facts, driver_api=replace(hung, stuck=False)))[0].evidence) == 1
+    return gpu_machine(driver_api=HUNG, torch=TORCH_HANGS)
 
 
-def test_a_hung_nvml_beside_a_working_cuda_only_degrades():
-    facts = gpu_machine(nvml=Nvml(ended="timeout", step="nvmlInit", seconds=30.0))
-    assert headline(facts) == ("driver-call-hung", 1)
+@fires("driver-call-hung", "cannot even be killed")
+def test_a_call_that_waits_in_the_kernel():
+    return gpu_machine(driver_api=replace(HUNG, stuck=True), torch=TORCH_HANGS)
 
 
+@fires("driver-call-hung", "nvmlDeviceGetHandleByIndex 3", severity="degraded")
+def test_a_hung_nvml_beside_a_working_cuda():
+    return gpu_machine(nvml=Nvml(ended="timeout", step="nvmlDeviceGetHandleByIndex 3", seconds=30.0))
+
+
+@silent("driver-call-hung")
+def test_a_slow_call_that_returns():
+    machine = gpu_machine()
+    return replace(machine, driver_api=replace(machine.driver_api, seconds=25.0))
+
+
+@fires("driver-call-crashed", "'cuInit' ended the process: signal SIGSEGV", severity="fatal")
 def test_a_crashing_driver_library_is_named():
     crashed = DriverApi(ended="signal SIGSEGV", step="cuInit")
-    facts = gpu_machine(driver_api=crashed, torch=TorchRun(ended="signal SIGSEGV", step="torch.cuda.is_available"))
-    assert headline(facts) == ("driver-call-crashed", 3)
-    assert headline(gpu_machine(nvml=Nvml(ended="signal SIGSEGV"))) == ("driver-call-crashed", 1)
+    torch = TorchRun(ended="signal SIGSEGV", step="torch.cuda.is_available")
+    return gpu_machine(driver_api=crashed, torch=torch)
+
+
+@fires("driver-call-crashed", severity="degraded")
+def test_a_crashing_nvml_beside_a_working_cuda():
+    return gpu_machine(nvml=Nvml(ended="signal SIGSEGV", step="nvmlInit"))
+
+
+@silent("driver-call-crashed")
+def test_a_probe_of_ours_that_fails_with_an_error():
+    return gpu_machine(nvml=Nvml(ended="exit 1", stderr="TypeError"))
 
 
 def test_a_binding_that_cannot_be_imported_degrades():

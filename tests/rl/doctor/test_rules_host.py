@@ -1,9 +1,11 @@
-"""The host's GPU and driver, and whether a container was given them: each state, and its nearest neighbour."""
+"""The host's GPU and its driver: each state, and its nearest neighbour."""
 
 from dataclasses import replace
 
 import pytest
 from machine_facts import (
+    HYPER_V,
+    LIBRARIES,
     NO_DRIVER,
     NOT_LOADED,
     NOUVEAU,
@@ -18,9 +20,17 @@ from machine_facts import (
     nodes,
     without_gpu,
 )
+from rule_tests import fires, silent
 
 from rl.doctor.rules import judge
-from rl.doctor.schema import DriverApi, PciGpu, Platform, TorchRun
+from rl.doctor.schema import DriverApi, KernelDriver, Nvml, PciGpu, Platform
+
+MAC = Platform(kernel="6.6.12-linuxkit", engine="docker")
+VFIO = (replace(NOUVEAU[0], driver="vfio-pci"),)
+
+
+def card(device: str, driver: str | None = None) -> PciGpu:
+    return PciGpu("0000:01:00.0", "0x10de", device, driver)
 
 
 @pytest.mark.parametrize("torch", [cpu_machine().torch, QUICK], ids=["torch asked", "torch not asked"])
@@ -30,8 +40,9 @@ def test_a_cpu_machine_gets_one_piece_of_information_and_exit_0(torch):
     assert headline(facts) == ("no-nvidia-gpu", 0)
 
 
+@fires("no-nvidia-gpu", severity="info")
 def test_nvidia_visible_devices_alone_promises_no_gpu():
-    assert headline(cpu_machine(environment={"NVIDIA_VISIBLE_DEVICES": "all"})) == ("no-nvidia-gpu", 0)
+    return cpu_machine(environment={"NVIDIA_VISIBLE_DEVICES": "all"})
 
 
 def test_a_bare_cpu_machine_misses_no_driver_library():
@@ -46,39 +57,68 @@ def test_a_cpu_machine_that_must_have_a_gpu_fails():
 
 
 @pytest.mark.parametrize(
-    "sign",
+    ("sign", "maker"),
     [
-        {"pci": (PciGpu("0000:03:00.0", "0x1002", "0x744c", "amdgpu"),)},
-        {"platform": Platform(engine="docker", amd=True)},
+        ({"pci": (PciGpu("0000:03:00.0", "0x1002", "0x744c", "amdgpu"),)}, "AMD"),
+        ({"platform": Platform(engine="docker", amd=True)}, "AMD"),
+        ({"pci": (PciGpu("0000:00:02.0", "0x8086", "0x4680", "i915"),)}, "Intel"),
     ],
 )
-def test_an_amd_gpu_is_named_and_is_no_fault(sign):
-    assert headline(cpu_machine(**sign)) == ("no-nvidia-gpu", 0)
-    assert "AMD" in "".join(judge(cpu_machine(**sign))[0].evidence)
+def test_a_gpu_of_another_maker_is_named_and_is_no_fault(sign, maker):
+    facts = cpu_machine(**sign)
+    assert headline(facts) == ("no-nvidia-gpu", 0)
+    assert f"an {maker} GPU" in judge(facts)[0].evidence[1]
+    assert len(judge(facts)[0].evidence) == 2
 
 
-@pytest.mark.parametrize("kernel", ["5.15.153.1-microsoft-standard-WSL2", "6.6.12-linuxkit"])
-def test_a_container_in_an_engines_virtual_machine_learns_how_to_ask_for_the_gpu(kernel):
-    wsl = "microsoft" in kernel
-    assert "--gpus all" in commands(cpu_machine(platform=Platform(kernel=kernel, engine="docker", wsl=wsl)))
-    assert judge(cpu_machine(platform=Platform(kernel=kernel, wsl=wsl)))[0].fixes == ()  # no container
+def test_a_container_in_wsl_learns_how_to_ask_for_the_gpu_of_windows():
+    wsl = Platform(kernel="5.15.153.1-microsoft-standard-WSL2", engine="docker", wsl=True)
+    assert "--gpus all" in commands(cpu_machine(platform=wsl))
+    assert judge(cpu_machine(platform=replace(wsl, engine=None)))[0].fixes == ()  # no container
     assert judge(cpu_machine())[0].fixes == ()  # no virtual machine
 
 
+@silent("no-nvidia-gpu")
+@pytest.mark.parametrize("sign", [{"pci": NOUVEAU}, {"platform": HYPER_V}, {"nodes": nodes("nvidiactl")}])
+def test_any_sign_of_an_nvidia_gpu_is_enough(sign):
+    return cpu_machine(**sign)
+
+
+@fires("docker-desktop", "docker context use default", "6.6.12-linuxkit", severity="info")
+def test_docker_desktop_has_no_gpu_in_its_virtual_machine():
+    return cpu_machine(platform=MAC)
+
+
+def test_docker_desktop_is_no_failure_unless_a_gpu_is_demanded():
+    assert headline(cpu_machine(platform=MAC)) == ("docker-desktop", 0)
+    assert ids(cpu_machine(platform=MAC)) == ["docker-desktop"]
+    assert headline(cpu_machine(platform=MAC, environment={"GPU_CHECK": "strict"})) == ("docker-desktop", 3)
+
+
+@silent("docker-desktop")
+def test_a_linuxkit_that_passes_the_gpu_of_windows_on_is_no_dead_end():
+    return cpu_machine(platform=replace(MAC, dxg=True))
+
+
+@silent("docker-desktop")
+def test_a_plain_cpu_machine_does_not_run_docker_desktop():
+    return cpu_machine()
+
+
+@fires("no-host-driver", "modprobe nvidia", "mokutil --sb-state", "driven by nothing")
 def test_a_gpu_without_its_kernel_module_is_the_hosts_driver():
-    facts = cpu_machine(pci=NO_DRIVER)
-    assert headline(facts) == ("no-host-driver", 3)
-    assert "modprobe nvidia" in commands(facts)
+    return cpu_machine(pci=NO_DRIVER)
 
 
-def test_a_gpu_under_nouveau_is_told_from_an_unloaded_driver():
-    assert headline(cpu_machine(pci=NOUVEAU)) == ("nouveau-driver", 3)
+@pytest.mark.parametrize("pci", [VFIO + NO_DRIVER, (replace(NOUVEAU[0], driver="nova"),)], ids=["one of two", "nova"])
+def test_a_gpu_that_another_driver_has_is_told_with_its_driver(pci):
+    assert headline(cpu_machine(pci=pci)) == ("no-host-driver", 3)
+    assert any(f"driven by {pci[0].driver}" in line for line in judge(cpu_machine(pci=pci))[0].evidence)
 
 
-def test_a_gpu_reserved_for_a_virtual_machine_is_told_from_an_unloaded_driver():
-    vfio = (replace(NOUVEAU[0], driver="vfio-pci"),)
-    assert headline(cpu_machine(pci=vfio)) == ("gpu-reserved-for-vm", 3)
-    assert headline(cpu_machine(pci=vfio + NO_DRIVER)) == ("no-host-driver", 3)  # one of two only
+@silent("no-host-driver")
+def test_a_container_without_gpus_is_told_from_a_host_without_driver():
+    return without_gpu()
 
 
 @OWN_WAYS
@@ -88,82 +128,122 @@ def test_wsl_and_jetson_without_libraries_are_told_nothing_of_modules_and_nodes(
     assert ids(loaded) == ids(unloaded) == ["driver-library-missing"]
 
 
-def test_a_container_without_gpus_is_told_from_a_host_without_driver():
-    facts = without_gpu()
-    assert ids(facts) == ["container-without-gpu"]
-    assert headline(facts) == ("container-without-gpu", 3)
-    assert headline(replace(facts, kernel_driver=NOT_LOADED, pci=NO_DRIVER)) == ("no-host-driver", 3)
+@fires("nouveau-driver", "ubuntu-drivers install", "driven by nouveau")
+def test_a_gpu_under_nouveau_is_told_from_an_unloaded_driver():
+    return cpu_machine(pci=NOUVEAU)
 
 
-def test_either_the_module_or_the_bus_shows_that_the_hosts_driver_is_loaded():
-    assert ids(without_gpu(kernel_driver=NOT_LOADED)) == ["container-without-gpu"]  # the bus: driver nvidia
-    assert ids(without_gpu(pci=NO_DRIVER)) == ["container-without-gpu"]  # the module
-    assert ids(without_gpu(pci=())) == ["container-without-gpu"]  # a sandbox that hides the bus
+@silent("nouveau-driver")
+def test_nouveau_on_one_card_beside_nvidias_driver_is_no_fault():
+    return without_gpu(pci=(*NOUVEAU, replace(NOUVEAU[0], driver="nvidia")))
 
 
-def test_a_container_without_gpus_names_the_toolkit_as_the_next_step():
-    assert "docker run --gpus all" in commands(without_gpu())
-    assert "nvidia-ctk runtime configure --runtime=docker" in commands(without_gpu())
+@fires("gpu-reserved-for-vm", "vfio-pci", "lspci")
+def test_a_gpu_reserved_for_a_virtual_machine_is_told_from_an_unloaded_driver():
+    return cpu_machine(pci=VFIO)
 
 
-@pytest.mark.parametrize(
-    ("engine", "command", "foreign"),
-    [
-        ("podman", "podman run --device nvidia.com/gpu=all", "docker run"),
-        ("kubernetes", "resources: {limits: {nvidia.com/gpu: 1}}", "docker run"),
-        ("docker", "docker run --gpus all", "podman"),
-    ],
-)
-def test_the_command_is_the_one_of_the_engine_in_use(engine, command, foreign):
-    assert command in commands(without_gpu(engine))
-    assert foreign not in commands(without_gpu(engine))
+@silent("gpu-reserved-for-vm")
+def test_one_of_two_gpus_reserved_does_not_explain_the_other():
+    return cpu_machine(pci=VFIO + NO_DRIVER)
 
 
-def test_a_container_whose_nodes_could_not_be_listed_is_not_said_to_have_none():
-    unknown = replace(nodes(), ended="not started: no process left")
-    assert "container-without-gpu" not in ids(replace(without_gpu(), nodes=unknown))
+def ignored(device: str = "0x1b80", version: str | None = "590.44.01", **changes):
+    """A GTX 1080 beside a driver that is loaded, counts no GPU, and was given to no container."""
+    kernel = KernelDriver(loaded=True, version=version, open_module=False)
+    parts = {"platform": Platform(kernel="6.8.0"), "pci": (card(device),), "kernel_driver": kernel, **no_libraries()}
+    return gpu_machine(**parts | {"nodes": nodes("nvidiactl")} | changes)
 
 
-def test_a_bare_machine_without_the_drivers_library_is_not_called_a_container():
-    facts = without_gpu(engine=None)
-    assert headline(facts) == ("driver-library-missing", 3)
-    assert "docker" not in commands(facts)
+@fires("driver-too-new-for-gpu", "nvidia-driver-580", "the driver is 590.44.01", "0x1b80")
+@pytest.mark.parametrize("owner", [None, "nouveau"])
+def test_a_pascal_card_is_ignored_by_driver_590(owner):
+    return ignored(pci=(card("0x1b80", owner),))
 
 
-def test_apptainer_without_nv_has_nodes_and_no_libraries():
-    facts = gpu_machine(platform=Platform(kernel="6.8.0", engine="apptainer"), **no_libraries())
-    assert headline(facts) == ("driver-library-missing", 3)
-    assert "apptainer exec --nv" in commands(facts)
+@fires("driver-too-new-for-gpu")
+@pytest.mark.parametrize("device", ["0x1340", "0x17c2", "0x1db6", "0x1dff"])
+def test_from_the_first_maxwell_to_the_last_volta_all_are_ignored(device):
+    return ignored(device)
 
 
-@pytest.mark.parametrize("value", ["void", "none", ""])
-def test_gpus_hidden_by_the_runtimes_variable_are_taken_as_wanted(value):
-    facts = replace(without_gpu(), environment={"NVIDIA_VISIBLE_DEVICES": value})
-    assert headline(facts) == ("gpu-hidden", 0)
-    assert headline(replace(facts, environment=facts.environment | {"GPU_CHECK": "strict"})) == ("gpu-hidden", 3)
+@fires("driver-too-new-for-gpu", "the driver is 595.45.04")
+def test_a_module_that_found_no_gpu_and_left_is_known_by_its_libraries():
+    nvml = Nvml(ended="ok", path=f"{LIBRARIES}/libnvidia-ml.so.595.45.04", init=9)
+    return ignored(kernel_driver=NOT_LOADED, nvml=nvml)
 
 
-def test_the_runtimes_variable_hides_nothing_where_nothing_is_or_where_no_runtime_acts():
-    void = {"environment": {"NVIDIA_VISIBLE_DEVICES": "void"}}
-    assert ids(cpu_machine(**void)) == ["no-nvidia-gpu"]
-    assert ids(without_gpu(engine=None, **void)) == ["driver-library-missing"]
-    assert ids(gpu_machine(**void, **no_libraries())) == ["driver-library-missing"]  # nodes came in
+@silent("driver-too-new-for-gpu")
+@pytest.mark.parametrize("device", ["0x1280", "0x133f", "0x1e00", "0x2684", "", "0x1b80x"])
+def test_kepler_turing_and_garbage_are_no_case_for_branch_580(device):
+    return ignored(device)
 
 
-@pytest.mark.parametrize("value", ["", "-1"])
-def test_gpus_hidden_from_cuda_are_taken_as_wanted_whatever_else_is_wrong(value):
-    hidden = {
-        "environment": {"CUDA_VISIBLE_DEVICES": value},
-        "driver_api": DriverApi(ended="ok", version=12040, init=100, init_name="CUDA_ERROR_NO_DEVICE"),
-        "torch": TorchRun(ended="ok", version="2.13.0", cuda="13.0", available=False, count=0),
+@silent("driver-too-new-for-gpu")
+@pytest.mark.parametrize("version", ["580.95.05", None, "garbage", "59"])
+def test_an_older_driver_or_one_of_unknown_version_ignores_nothing(version):
+    return ignored(version=version)
+
+
+@silent("driver-too-new-for-gpu")
+def test_a_pascal_card_that_nvidias_driver_has_is_not_ignored():
+    return ignored(pci=(card("0x1b80", "nvidia"),))
+
+
+@silent("driver-too-new-for-gpu")
+def test_an_ignored_card_beside_one_that_works_is_no_fault():
+    return gpu_machine(pci=(card("0x1b80"), card("0x2684", "nvidia")), kernel_driver=KernelDriver(True, "590.44.01"))
+
+
+def test_an_unloaded_driver_for_an_old_card_names_the_branch_that_still_has_it():
+    assert "nvidia-driver-580" in commands(cpu_machine(pci=(card("0x1b80"),)))
+    assert "nvidia-driver-580" not in commands(cpu_machine(pci=(card("0x2684"),)))
+
+
+def blackwell(device: str = "0x2b85", *, open_module: bool | None = False, **changes):
+    """An RTX 5090 whose driver counts no GPU."""
+    kernel = KernelDriver(loaded=True, version="570.26", open_module=open_module, uvm_loaded=True)
+    parts = {
+        "pci": (card(device, "nvidia"),),
+        "kernel_driver": kernel,
+        "driver_api": DriverApi(ended="ok", version=12080, init=100, init_name="CUDA_ERROR_NO_DEVICE"),
+        "nvml": Nvml(ended="ok", init=0, count=0, driver_version="570.26"),
+        "torch": replace(gpu_machine().torch, available=False, count=0, names=()),
     }
-    assert ids(gpu_machine(**hidden)) == ["gpu-hidden"]
-    assert headline(gpu_machine(**hidden)) == ("gpu-hidden", 0)
-    shown = gpu_machine(**hidden | {"environment": {"CUDA_VISIBLE_DEVICES": "0"}})
-    assert "gpu-hidden" not in ids(shown)
+    return gpu_machine(**parts | changes)
 
 
-def test_hidden_gpus_do_not_excuse_a_broken_torch():
-    broken = TorchRun(ended="ok", error="ImportError: torn", step="import torch")
-    facts = replace(without_gpu(torch=broken), environment={"NVIDIA_VISIBLE_DEVICES": "void"})
-    assert ids(facts) == ["torch-broken", "gpu-hidden"]
+@fires("gpu-needs-open-module", "nvidia-driver-570-open", "Resizable BAR", "0x2b85", "counts no GPU")
+def test_a_blackwell_card_under_the_proprietary_module_is_not_found():
+    return blackwell()
+
+
+@fires("gpu-needs-open-module", "/dev/nvidia0 cannot be opened: EIO")
+def test_a_blackwell_card_whose_node_fails_needs_no_nvml():
+    return blackwell(nodes=nodes("nvidia0", opened="EIO"), nvml=Nvml(ended="ok"))
+
+
+@silent("gpu-needs-open-module")
+def test_the_open_module_is_not_blamed():
+    return blackwell(open_module=True)
+
+
+@silent("gpu-needs-open-module")
+def test_a_module_of_unknown_kind_is_not_blamed():
+    return blackwell(open_module=None)
+
+
+@silent("gpu-needs-open-module")
+@pytest.mark.parametrize("device", ["0x2684", "0x2330", "0x28ff"])
+def test_an_ada_or_hopper_card_works_with_either_module(device):
+    return blackwell(device)
+
+
+@silent("gpu-needs-open-module")
+def test_a_blackwell_card_that_nvml_counts_has_another_trouble():
+    return blackwell(nvml=gpu_machine().nvml)
+
+
+@silent("gpu-needs-open-module")
+def test_a_working_gpu_beside_it_shows_that_the_count_is_a_choice():
+    return blackwell(driver_api=gpu_machine().driver_api)

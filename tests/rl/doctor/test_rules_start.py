@@ -104,6 +104,14 @@ def test_the_daemon_cannot_read_its_configuration():
     return replace(facts, docker=replace(facts.docker, config_error="/etc/docker/daemon.json is not JSON: line 3"))
 
 
+@fires("engine-not-running", "docker context ls", "tcp://10.0.0.9:2375")
+def test_a_daemon_elsewhere_does_not_answer():
+    facts = without_daemon()
+    facts = replace(facts, docker=replace(facts.docker, endpoint="tcp://10.0.0.9:2375"))
+    assert "systemctl" not in str(found_on(facts)[0].fixes)
+    return facts
+
+
 @silent("engine-not-running")
 def test_the_daemon_refuses_only_this_user():
     return without_daemon(REFUSED)
@@ -437,7 +445,7 @@ def test_selinux_confines_containers_on_a_machine_without_gpu():
 # The image.
 
 
-@fires("driver-too-old-for-image", "CUDA 13.0 needs driver 580", "pytorch-cuda-rl:torch2.7", "the driver is 535.54.03")
+@fires("driver-too-old-for-image", "CUDA 13.0 needs driver 580", "pytorch-cuda-rl:torch2.7", "CUDA 12.6")
 def test_a_driver_that_serves_the_variant_before():
     return driver("535.54.03")
 
@@ -446,6 +454,13 @@ def test_a_driver_that_serves_the_variant_before():
 @pytest.mark.parametrize(("version", "capability"), [("470.256.02", (8, 9)), ("570.86.10", (12, 0))])
 def test_a_driver_that_serves_no_variant_for_this_gpu(version, capability):
     facts = driver(version, capability)
+    assert "pytorch-cuda-rl:" not in str(found_on(facts)[0].fixes)
+    return facts
+
+
+@fires("driver-too-old-for-image", "nvidia-driver-580")
+def test_a_driver_on_a_processor_that_older_variants_are_not_built_for():
+    facts = driver("535.54.03", platform=Platform(machine="aarch64"))
     assert "pytorch-cuda-rl:" not in str(found_on(facts)[0].fixes)
     return facts
 
