@@ -8,11 +8,14 @@ FAST := not learning and not slow
 OLDER_TORCH := 2.7.1 2.6.0# for older drivers and cards; docker-bake.hcl
 
 .DEFAULT_GOAL := help
-.PHONY: help up down shell logs doctor lab train test test-all bench lint image images lock
+.PHONY: help preflight up down shell logs doctor lab train test test-all bench lint docs image images lock
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
 		printf '  make %-9s %s\n' "$$name" "$$text"; done
+
+preflight: ## will a container start on this host, and get the GPU?
+	@scripts/preflight
 
 up: ## bring the workbench up: prints address, token and ssh line (without an engine: make lab)
 	@scripts/up.sh
@@ -53,7 +56,11 @@ lint: .venv/ready-to-test ## ruff, mypy and shellcheck
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 --follow-imports=silent rl/doctor scripts/preflight  # Ubuntu 22.04's, on bare hosts
 	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+
+docs: .venv/ready-to-test ## write docs/troubleshooting.md and docs/facts.md anew from rl/doctor
+	$(BIN)/python docs/generate.py
 
 image: ## build the image of the current variant (BASE_IMAGE=NAME takes another base)
 	@scripts/image.sh

@@ -10,7 +10,8 @@ FIRST = "00_start_here.ipynb"
 
 c.ServerApp.ip = "0.0.0.0"  # the container's; `docker run -p` decides who reaches it
 c.ServerApp.port = int(os.environ["JUPYTER_PORT"])
-c.ServerApp.base_url = Path("/tmp/rl/base_url").read_text().strip()  # behind a reverse proxy; it must pass Host and Upgrade
+# Another than / behind a reverse proxy, which must pass Host and Upgrade.
+c.ServerApp.base_url = Path("/tmp/rl/base_url").read_text().strip()
 c.ServerApp.port_retries = 0  # another port would not be the published one
 c.ServerApp.open_browser = False
 c.ServerApp.root_dir = str(WORK)

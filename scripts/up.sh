@@ -62,7 +62,7 @@ if ! "${compose[@]}" up --detach --wait 2>&1 | tee "$log"; then
             "JUPYTER_PORT=8889 SSH_PORT=2223 make up" >&2
     else
         "${compose[@]}" logs --tail 20 >&2 || true
-        echo "up.sh: the workbench did not start; its last lines stand above" >&2
+        echo "up.sh: the workbench did not start; its last lines stand above, and make preflight looks at this machine" >&2
     fi
     exit 1
 fi

@@ -77,11 +77,16 @@ def as_text(facts: Facts) -> str:
             continue
         word = "Note" if finding.severity == "info" else "Also"
         title = f"Why [{finding.id}]:" if headline else f"{word} [{finding.id}]: {finding.cause}"
-        lines += ["", title]
-        lines += [f"  - {line}" for line in finding.evidence]
-        for fix in applicable(finding.fixes, facts.platform):
-            lines += [f"  {_place(fix)}{', ' + fix.note if fix.note else ''}:", f"      {fix.command}"]
+        lines += ["", title, *described(finding, facts.platform)]
     return "\n".join(lines)
+
+
+def described(finding: Finding, platform: Platform) -> list[str]:
+    """Evidence and commands, as lines."""
+    lines = [f"  - {line}" for line in finding.evidence]
+    for fix in applicable(finding.fixes, platform):
+        lines += [f"  {_place(fix)}{', ' + fix.note if fix.note else ''}:", f"      {fix.command}"]
+    return lines
 
 
 def applicable(fixes: tuple[Fix, ...], platform: Platform) -> list[Fix]:

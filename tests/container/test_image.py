@@ -45,6 +45,13 @@ def test_the_loader_finds_no_driver_library(library):
     assert "cannot open shared object file" in done.stderr
 
 
+def test_no_file_is_where_the_toolkit_puts_the_driver_s():
+    """It would not start in WSL2 then: mount error: file creation failed: file exists."""
+    names = ("-name", "libcuda.so*", "-o", "-name", "libnvidia-*.so*")
+    found = in_image("find", "/usr/lib", "/usr/lib64", "-not", "-path", "*/stubs/*", "(", *names, ")")
+    assert found == ""
+
+
 def test_the_image_names_itself_and_its_lock_in_every_manifest():
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" in in_image("env").splitlines()
     training = "rl train dqn --total-steps 64 >/dev/null 2>&1; cat /workspace/models/runs/*/manifest.json"

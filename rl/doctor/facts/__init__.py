@@ -4,8 +4,8 @@
 """
 
 import os
+import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,7 +79,7 @@ def gather(
     torch = decode(TorchRun, said.get("torch"))
     devices = [f"cuda:{index}" for index in range(torch.count or 0)] if torch.available else []
     return Facts(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         **read,
         nodes=decode(Nodes, said["nodes"]),
         driver_api=decode(DriverApi, said["driver_api"]),

@@ -55,7 +55,7 @@ def _gpu_process(root: Path, pid: int) -> GpuProcess | None:
         age = 0.0
     worker = bool(WORKER.search(name) or WORKER.search(text_of(folder / "cmdline")))
     name = re.sub(r"[^\w .:+-]", "?", name)  # it is printed
-    return GpuProcess(pid, name, state, int(parent) if parent.isdecimal() else 0, round(max(age, 0.0)), worker)
+    return GpuProcess(pid, name, state, int(parent) if parent.isdecimal() else 0, round(max(age, 0.0)), worker=worker)
 
 
 def _stale(root: Path) -> tuple[str, ...]:

@@ -7,24 +7,29 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable
 
-from rl.doctor.rules import judge
+from rl.doctor.rules import Finding, judge, start
 from rl.doctor.schema import Facts
+from rl.doctor.schema.host import HostFacts
 
-Machine = Callable[..., Facts]
+Machine = Callable[..., Facts | HostFacts]
 Test = Callable[..., None]
 
-TESTED: dict[str, set[tuple[str, str]]] = defaultdict(set)  # rule → fires or silent, and the test's name
+TESTED: dict[str, set[tuple[str, str]]] = defaultdict(set)  # rule → fires or silent, and the test: its file.name
+
+
+def found_on(machine: Facts | HostFacts) -> list[Finding]:
+    return start.judge(machine) if isinstance(machine, HostFacts) else judge(machine)
 
 
 def fires(rule_id: str, *words: str, severity: str | None = None) -> Callable[[Machine], Test]:
     """The rule speaks on this machine: as the headline where it is fatal, and with all of `words`."""
 
     def make(machine: Machine) -> Test:
-        TESTED[rule_id].add(("fires", machine.__name__))
+        TESTED[rule_id].add(("fires", f"{machine.__module__}.{machine.__name__}"))
 
         @functools.wraps(machine)
         def test(*args, **kwargs) -> None:
-            findings = judge(machine(*args, **kwargs))
+            findings = found_on(machine(*args, **kwargs))
             assert rule_id in [finding.id for finding in findings]
             finding = next(finding for finding in findings if finding.id == rule_id)
             if severity:
@@ -47,11 +52,11 @@ def silent(rule_id: str) -> Callable[[Machine], Test]:
     """The rule keeps still on this machine, the nearest neighbour of one where it speaks."""
 
     def make(machine: Machine) -> Test:
-        TESTED[rule_id].add(("silent", machine.__name__))
+        TESTED[rule_id].add(("silent", f"{machine.__module__}.{machine.__name__}"))
 
         @functools.wraps(machine)
         def test(*args, **kwargs) -> None:
-            assert rule_id not in [finding.id for finding in judge(machine(*args, **kwargs))]
+            assert rule_id not in [finding.id for finding in found_on(machine(*args, **kwargs))]
 
         test.__annotations__ = {}
         return test
