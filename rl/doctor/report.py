@@ -124,7 +124,8 @@ def _table(facts: Facts) -> list[str]:
     ]
     for index, gpu in enumerate(facts.nvml.gpus):
         memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
-        lines.append(f"  GPU {index}   {gpu.name}{memory}")
+        name = gpu.name or f"does not answer (NVML gives {gpu.error})"
+        lines.append(f"  GPU {index}   {name}{memory}")
     return lines
 
 

@@ -67,8 +67,9 @@ def judge(facts: Facts) -> list[Finding]:
     # Whoever hides the GPU wants the CPU: what else may be wrong with the GPU is no news then.
     findings = [hidden] if hidden else _until_fatal(WAY_TO_THE_GPU, facts)
     findings += _until_fatal(TORCH, facts)
-    if not hidden and all(finding.severity != "fatal" for finding in findings):
-        findings += _until_fatal(symptoms.RULES, facts)[:1]
+    if not hidden:  # a symptom is news only where no cause as grave is known
+        gravest = min((_RANK[finding.severity] for finding in findings), default=3)
+        findings += [each for each in _until_fatal(symptoms.RULES, facts)[:1] if _RANK[each.severity] < gravest]
     findings += [finding for rule in BESIDE if (finding := rule(facts))]
     return sorted(findings, key=lambda finding: _RANK[finding.severity])
 

@@ -135,7 +135,7 @@ class Facts:
     @property
     def gpu_names(self) -> tuple[str, ...]:
         """Names of the GPUs, from torch or else NVML."""
-        return self.torch.names or tuple(gpu.name for gpu in self.nvml.gpus)
+        return self.torch.names or tuple(gpu.name for gpu in self.nvml.gpus if gpu.name)
 
     def lacks_capability(self, word: str) -> bool:
         """NVIDIA_DRIVER_CAPABILITIES is set and leaves `word` (compute, utility, graphics) out."""

@@ -1,8 +1,11 @@
 """What holds for all rules: silence where all is well, and on whatever somebody writes into a file of facts."""
 
+import importlib
 import json
+import re
 from collections import Counter
 from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -10,9 +13,10 @@ from healthy_machines import HEALTHY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_facts import cpu_machine, gpu_machine
+from rule_tests import TESTED
 
 from rl.doctor.report import as_json, as_text, verdict
-from rl.doctor.rules import RULES, judge
+from rl.doctor.rules import RULES, judge, start
 from rl.doctor.schema import Facts, decode
 
 
@@ -28,6 +32,28 @@ def test_every_rule_has_an_id_of_its_own_and_says_how_it_is_detected():
     assert [name for name, count in Counter(rule.id for rule in RULES).items() if count > 1] == []
     assert [rule.id for rule in RULES if not (rule.check.__doc__ and rule.symptom and rule.cause)] == []
     assert [rule.id for rule in RULES if rule.cause.endswith(".") or (rule.severity != "info" and not rule.fixes)] == []
+
+
+def test_every_rule_has_a_test_that_it_fires_and_one_that_it_is_silent():
+    for path in sorted(Path(__file__).parent.glob("test_rules_*.py")):
+        importlib.import_module(path.stem)
+    lacking = [
+        f"{rule.id}: {kind}" for rule in RULES for kind in ("fires", "silent") if kind not in dict(TESTED[rule.id])
+    ]
+    assert lacking == []
+
+
+def test_the_variants_that_findings_name_are_those_of_the_bake_file():
+    bake = (Path(__file__).parents[3] / "docker-bake.hcl").read_text()
+    tags = set(re.findall(r'"pytorch-cuda-rl:(torch[\d.]+)"', bake))
+    assert tags == {variant.tag for variant in start.VARIANTS}
+    named = {
+        tag for rule in RULES for fix in rule.fixes for tag in re.findall(r"pytorch-cuda-rl:(torch[\d.]+)", fix.command)
+    }
+    assert named <= tags
+    arm = {variant.tag for variant in start.VARIANTS if "aarch64" in variant.machines}
+    assert arm == {"torch2.13"}
+    assert bake.count("linux/arm64") == 1
 
 
 def anything(hint: Any) -> st.SearchStrategy[Any]:

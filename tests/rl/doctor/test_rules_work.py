@@ -127,9 +127,22 @@ def test_compiling_fails_for_a_known_reason(tools):
     return at_work({"compile": "InductorError: no compiler"}, tools=tools)
 
 
-@fires("driver-jit-failed", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
+@fires("driver-jit-failed", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND")
+def test_the_driver_cannot_compile():
+    return at_work({"jit": "cuModuleLoadData gives 221 (CUDA_ERROR_JIT_COMPILER_NOT_FOUND)"})
+
+
+NEWER_CODE = {"jit": "cuModuleLoadData gives 222 (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"}
+
+
+@fires("driver-lacks-ptx", "222")
 def test_the_driver_refuses_newer_code():
-    return at_work({"jit": "cuModuleLoadData gives 222 (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"})
+    return at_work(NEWER_CODE)
+
+
+@silent("driver-jit-failed")
+def test_the_drivers_age_explains_why_it_refuses_newer_code():
+    return at_work(NEWER_CODE)
 
 
 @silent("driver-jit-failed")
