@@ -1,6 +1,6 @@
 """What `rl doctor --full` saw when the GPUs were put to work. Nothing is said of what was not tried."""
 
-from rl.doctor.rules.driver import KERNEL_LOG
+from rl.doctor.rules.driver import KERNEL_LOG, lacks_ptx
 from rl.doctor.rules.rule import Fix, Found, first_line, found, rule
 from rl.doctor.schema import AllReduce, Facts, Work
 
@@ -110,7 +110,7 @@ def graph_failed(facts: Facts) -> Found | None:
 def compile_failed(facts: Facts) -> Found | None:
     """A compiled kernel raises or is wrong. A compiler or a cache folder that is missing is another finding's cause."""
     errors = _errors(facts, "compile")
-    if not errors or facts.tools.compiler == "" or facts.tools.cache_error:
+    if not errors or facts.tools.compiler == "" or facts.tools.cache_error or lacks_ptx(facts):
         return None
     return found(*errors)
 
@@ -118,20 +118,20 @@ def compile_failed(facts: Facts) -> Found | None:
 @rule(
     "driver-jit-failed",
     "degraded",
-    cause="the driver does not compile code of this torch's CUDA version",
-    symptom="the provided PTX was compiled with an unsupported toolchain (222, CUDA_ERROR_UNSUPPORTED_PTX_VERSION), by "
-    "extensions and kernels that have no code for this very GPU.",
+    cause="the driver does not compile PTX, the code of kernels that were not made for this very GPU",
+    symptom="PTX JIT compiler library not found (CUDA_ERROR_JIT_COMPILER_NOT_FOUND); a PTX JIT compilation failed, "
+    "by extensions and kernels that have no code for this very GPU.",
     fixes=(
         Fix("host", "sudo ubuntu-drivers install && sudo reboot", "on Ubuntu; elsewhere NVIDIA's newest driver"),
         Fix("wsl", "in Windows, install NVIDIA's newest driver; then: wsl --update"),
     ),
 )
 def jit_failed(facts: Facts) -> Found | None:
-    """cuModuleLoadData refuses an empty kernel in the PTX version of torch's CUDA. Finished kernels run all the same,
-    so versions alone prove nothing.
+    """cuModuleLoadData refuses an empty kernel in the PTX version of torch's CUDA, for another reason than that it is
+    newer than the driver (222), which is a finding of its own.
     """
     errors = _errors(facts, "jit")
-    return found(*errors) if errors else None
+    return found(*errors) if errors and not lacks_ptx(facts) else None
 
 
 def _failed(ranks: tuple[AllReduce, ...]) -> list[str]:

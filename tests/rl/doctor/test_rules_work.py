@@ -127,9 +127,22 @@ def test_compiling_fails_for_a_known_reason(tools):
     return at_work({"compile": "InductorError: no compiler"}, tools=tools)
 
 
-@fires("driver-jit-failed", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
-def test_the_driver_refuses_newer_code():
-    return at_work({"jit": "cuModuleLoadData gives 222 (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"})
+TOO_NEW = "cuModuleLoadData gives 222 (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"
+
+
+@fires("driver-jit-failed", "CUDA_ERROR_JIT_COMPILER_NOT_FOUND")
+def test_the_driver_has_no_compiler():
+    return at_work({"jit": "cuModuleLoadData gives 221 (CUDA_ERROR_JIT_COMPILER_NOT_FOUND)"})
+
+
+@silent("driver-jit-failed")
+def test_the_driver_refuses_newer_code_which_is_a_finding_of_its_own():
+    return at_work({"jit": TOO_NEW})
+
+
+@silent("compile-failed")
+def test_compiling_fails_since_the_driver_refuses_newer_code():
+    return at_work({"jit": TOO_NEW, "compile": "RuntimeError: CUDA error 222"})
 
 
 @silent("driver-jit-failed")
