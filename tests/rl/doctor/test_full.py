@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -100,7 +101,8 @@ def test_a_wrong_gradient_is_found(monkeypatch):
 
 def test_a_wrong_product_in_bfloat16_is_found(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__matmul__", on_float32(torch.Tensor.__matmul__, lambda out: out * 1.1))
-    assert probe_full.bf16(torch, "cpu").startswith("the result is wrong by 0.1")
+    wrong = re.fullmatch(r"the result is wrong by ([\d.]+) of its largest number", probe_full.bf16(torch, "cpu"))
+    assert float(wrong[1]) == pytest.approx(0.1, rel=0.05)
 
 
 def test_autocast_that_does_not_cast_is_found(monkeypatch):
