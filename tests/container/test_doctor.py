@@ -105,7 +105,7 @@ def broken_driver(tmp_path):
 
 def test_a_gpu_lost_while_a_job_runs_turns_the_health_check_and_the_job_goes_on(launch, shut_nodes, broken_driver):
     workbench = launch("--gpus", "all", *shut_nodes, "--health-interval", "2s", "-e", "JUPYTER_TOKEN=t")
-    workbench.exec("/etc/rl/self_check.sh", "--quick")  # the stub does not convince torch, which is not asked so
+    workbench.exec("/etc/rl/self_check.sh", "--quick", check=False)  # torch, which no stub convinces, is not asked so
     assert workbench.exec("cat", "/tmp/rl/gpu_worked").stdout.startswith("20")
     docker("exec", "--detach", workbench.name, "sleep", "1000")
     check = ["python", "-I", "/etc/rl/healthcheck.py"]

@@ -37,11 +37,13 @@ def _selection(facts: Facts) -> _Selection:
 
 
 def _is_gpu(entry: str, facts: Facts) -> bool | None:
-    """Whether NVML knows it; None: NVML was not asked, or does not tell."""
+    """Whether NVML knows it, or the nodes where NVML is not there; None: that cannot be told."""
     count, gpus = facts.nvml.count, facts.nvml.gpus
-    if facts.nvml.init != 0 or not count or count != len(gpus):
-        return None
     number = re.match("[0-9]+", entry)
+    if facts.nvml.init != 0 or not count or count != len(gpus):
+        nodes = len(facts.gpu_nodes) if facts.nvml.load_error else 0
+        beyond = number and nodes and (len(number[0]) > 5 or int(number[0]) >= nodes)
+        return False if beyond and facts.driver_api.init == 100 else None
     if number:  # with MIG, CUDA counts the instances
         instances = sum(max(1, len(gpu.mig_uuids)) for gpu in gpus)
         return len(number[0]) < 6 and int(number[0]) < instances
@@ -74,8 +76,8 @@ def _stops(facts: Facts) -> tuple[_Selection, str, Severity] | None:
     fixes=(Fix("inside", "export CUDA_VISIBLE_DEVICES=0"), UNSET, BY_ENGINE),
 )
 def out_of_range(facts: Facts) -> Found | None:
-    """A number in CUDA_VISIBLE_DEVICES is not below the number of GPUs that NVML counts in this container. Degraded
-    where other entries before it are right.
+    """A number in CUDA_VISIBLE_DEVICES is not below the number of GPUs that NVML counts in this container; without
+    NVML, of its nodes /dev/nvidia0 …, where cuInit gives 100. Degraded where other entries before it are right.
     """
     stops = _stops(facts)
     if stops is None or stops[0].twice or not re.match("[0-9]", stops[1]):
@@ -195,7 +197,9 @@ def _uuids(facts: Facts) -> list[str]:
 
 
 def _counts(facts: Facts) -> str:
-    return f"NVML counts {facts.nvml.count} here"
+    if facts.nvml.init == 0 and facts.nvml.count:
+        return f"NVML counts {facts.nvml.count} here"
+    return f"there are nodes for {len(facts.gpu_nodes)} here, and cuInit finds no device"
 
 
 RULES = (out_of_range, unknown_uuid, unreadable, uuid_not_understood, mig_one_instance, order_differs)

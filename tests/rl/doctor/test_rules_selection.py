@@ -36,6 +36,25 @@ def test_the_second_number_is_out_of_range():
     return selecting("0,2", seen=1)
 
 
+NO_NVML = Nvml(ended="ok", load_error="libnvidia-ml.so.1: cannot open shared object file: No such file or directory")
+
+
+@fires("visible-devices-out-of-range", "nodes for 1", severity="fatal")
+@pytest.mark.parametrize("value", ["6", "6" * 5000])
+def test_a_number_of_the_host_where_nvml_is_not_there_to_count(value):
+    return selecting(value, gpus=1, nvml=NO_NVML)
+
+
+@silent("visible-devices-out-of-range")
+def test_a_number_that_the_nodes_have_and_cuda_does_not_find():
+    return selecting("1", nvml=NO_NVML)
+
+
+@silent("visible-devices-out-of-range")
+def test_a_number_beyond_the_nodes_may_be_one_of_many_mig_instances():
+    return selecting("1", gpus=1, nvml=NO_NVML, driver_api=replace(NONE_FOUND, init=999))
+
+
 @silent("visible-devices-out-of-range")
 @pytest.mark.parametrize("value", ["0", "1", "0,1", "1,0", "1,-1,7", "0,", "1x"])
 def test_numbers_that_this_container_has(value):
