@@ -1,5 +1,7 @@
 """What torch.compile needs beside torch: compilers, headers, libcuda for the linker, a folder for what it compiled."""
 
+from pathlib import PurePosixPath
+
 from rl.doctor.rules.rule import Fix, Found, Severity, found, rule
 from rl.doctor.schema import Facts
 
@@ -55,7 +57,7 @@ def no_libcuda(facts: Facts) -> Found | None:
     path = facts.driver_api.path
     if facts.tools.libcuda is not False or not facts.usable or not path:
         return None
-    return found(f"loaded: {path}", "`ldconfig -p` does not list it", folder=path.rpartition("/")[0] or "/")
+    return found(f"loaded: {path}", "`ldconfig -p` does not list it", folder=PurePosixPath(path).parent)
 
 
 @rule(

@@ -47,10 +47,10 @@ def cudnn_mismatch(facts: Facts) -> Found | None:
     error, path = facts.torch.cudnn_error, facts.torch.cudnn_path
     if error is None:
         return None
-    given = facts.environment.get("LD_LIBRARY_PATH", "").split(":")
-    kept = [folder for folder in given if folder and not (path or "").startswith(folder.rstrip("/") + "/")]
-    mend = f"export LD_LIBRARY_PATH={':'.join(kept)}" if kept else "unset LD_LIBRARY_PATH"
-    if given in ([""], kept):  # it came in another way
+    given = [folder for folder in facts.environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    others = [folder for folder in given if not (path or "").startswith(folder.rstrip("/") + "/")]
+    mend = f"export LD_LIBRARY_PATH={':'.join(others)}" if others else "unset LD_LIBRARY_PATH"
+    if given == others:  # it came in another way
         mend = f"pip install --force-reinstall torch=={(facts.torch_version or '').split('+')[0]}"
     return found(error, *([f"loaded: {path}"] if path else []), mend=mend)
 
@@ -142,14 +142,12 @@ def pynvml_shadows(facts: Facts) -> Found | None:
     "info",
     cause="nvidia-ml-py is newer than the driver, which lacks some of its functions",
     symptom="NVML: Function Not Found, NVMLLibraryMismatchError in nvitop or gpustat.",
-    fixes=(Fix("inside", "pip install 'nvidia-ml-py<=<version>'", "if some tool fails over it"),),
+    fixes=(Fix("inside", "pip install 'nvidia-ml-py<13'", "if some tool fails over it"),),
 )
 def nvml_functions_unknown(facts: Facts) -> Found | None:
     """The driver's libnvidia-ml.so.1 does not have a function that nvidia-ml-py asks for. No fault of the GPU."""
-    functions, version = facts.nvml.unknown_functions, driver.major(facts.driver_version)
-    if not functions or facts.nvml.init != 0:
-        return None
-    return found(", ".join(functions), version=f"13.{version}" if version and version >= 580 else "12")
+    functions = facts.nvml.unknown_functions
+    return found(", ".join(functions)) if functions and facts.nvml.init == 0 else None
 
 
 def _torch_fails(facts: Facts) -> bool:

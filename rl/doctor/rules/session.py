@@ -38,7 +38,7 @@ def ssh_without_environment(facts: Facts) -> Found | None:
     """
     before = [name for name in OF_THE_CONTAINER if name in facts.init_environment]
     lost = [name for name in before if name not in facts.environment]
-    if not facts.ssh or facts.platform.engine is None or not lost:
+    if not facts.ssh or facts.platform.engine is None:
         return None
     given = facts.platform.dxg or any(node.opened == "ok" for node in facts.nodes.found)
     explains = bool(facts.driver_api.load_error and given and {"LD_LIBRARY_PATH", "LD_PRELOAD"} & set(lost))
@@ -67,7 +67,7 @@ def kernel_without_torch(facts: Facts) -> Found | None:
     """A notebook kernel starts another Python than the doctor's, and no folder torch lies where that one looks for
     packages. Degraded if it is python3, which notebooks ask for; kernels of other languages do not count.
     """
-    kernels = [kernel for kernel in facts.kernels if kernel.found and kernel.torch is False]
+    kernels = [kernel for kernel in facts.kernels if kernel.torch is False]
     if not kernels or not facts.torch_build.installed:
         return None
     return _of_kernels(kernels)
@@ -119,7 +119,7 @@ def slow_variables(facts: Facts) -> Found | None:
     """One of six variables that slow torch down or weaken its checks is set, on a machine whose GPU is used;
     NCCL_P2P_DISABLE counts with several GPUs only.
     """
-    several = (facts.torch.count or facts.driver_api.count or 0) > 1
+    several = (facts.driver_api.count or 0) > 1
     on = [
         name
         for name, (off, _) in SLOW.items()

@@ -34,7 +34,7 @@ OTHER_TORCH = Fix("inside", "<wheel>", "without changing the image")
 def not_for_jetson(facts: Facts) -> Found | None:
     """On a Jetson, torch.version.cuda is None, or its kernels are for none of the GPUs."""
     version, gpus = facts.torch_version, _gpus(facts)
-    if not facts.platform.tegra or version is None or facts.torch.hip or facts.torch_build.hip:
+    if not facts.platform.tegra or version is None:
         return None
     if facts.torch_cuda is None:
         return found("torch.version.cuda is None", version=version)
@@ -149,9 +149,9 @@ def _runs(kind: str, code: Capability, suffix: str, gpu: tuple[int, ...], cuda: 
 
 def _unsupported(facts: Facts) -> list[tuple[int, TorchGpu]]:
     run, flags = facts.torch, _flags(facts)
-    if not flags or run.hip:
+    if not flags:
         return []
-    added = run.ended == "ok" and run.available and run.error is None and run.kernel_error is None
+    added = run.ended == "ok" and run.kernel_error is None  # the last thing that the probe does
     return [
         (index, gpu)
         for index, gpu in _gpus(facts)
@@ -163,9 +163,9 @@ def _unsupported(facts: Facts) -> list[tuple[int, TorchGpu]]:
 def _the_unsupported_one(facts: Facts) -> TorchGpu | None:
     """The current GPU, where torch has kernels for none."""
     bad, gpus = dict(_unsupported(facts)), _gpus(facts)
-    if not bad or len(bad) < len(gpus) or facts.platform.tegra:
+    if len(bad) < len(gpus) or facts.platform.tegra:
         return None
-    return bad.get(facts.torch.current_device or 0) or next(iter(bad.values()))
+    return bad.get(facts.torch.current_device or 0)
 
 
 def _evidence(facts: Facts) -> list[str]:

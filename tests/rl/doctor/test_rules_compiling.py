@@ -60,6 +60,17 @@ def test_triton_finds_libcuda_or_nobody_looked(libcuda):
 
 
 @silent("compile-without-libcuda")
+def test_the_gpu_does_not_work_at_all():
+    broken = replace(gpu_machine().driver_api, init=999, count=None)
+    return replace(with_tools(libcuda=False), driver_api=broken, torch=cpu_machine().torch)
+
+
+@silent("compile-without-libcuda")
+def test_nobody_knows_where_libcuda_lies():
+    return replace(with_tools(libcuda=False), driver_api=replace(gpu_machine().driver_api, path=None))
+
+
+@silent("compile-without-libcuda")
 def test_a_cpu_machine_has_no_libcuda():
     return with_tools(cpu_machine, libcuda=False)
 

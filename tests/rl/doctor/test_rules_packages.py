@@ -70,6 +70,11 @@ def test_an_old_cudnn_that_no_variable_brought(environment):
     return with_cudnn(**environment)
 
 
+@fires("cudnn-mismatch", "pip install --force-reinstall torch==2.13.0")
+def test_an_old_cudnn_that_nobody_knows_the_place_of():
+    return with_cudnn(path=None, LD_LIBRARY_PATH=":/opt/mine")
+
+
 @silent("cudnn-mismatch")
 def test_another_cudnn_that_torch_accepts():
     return with_cudnn(error=None, LD_LIBRARY_PATH="/opt/cudnn/lib")

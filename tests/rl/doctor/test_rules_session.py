@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from machine_facts import NO_FILE, cpu_machine, gpu_machine, nodes, without_gpu
+from machine_facts import NO_FILE, WSL, cpu_machine, gpu_machine, nodes, without_gpu
 from rule_tests import fires, silent
 
 from rl.doctor.schema import DriverApi, GpuProcess, Kernel, Platform, TorchBuild, TorchRun
 
 CONTAINER = {
-    "PATH": "/opt/venv/bin:/usr/local/nvidia/bin:/usr/bin",
+    "PATH": "/opt/venv/bin::/usr/bin:/usr/local/nvidia/bin",
     "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
     "NVIDIA_VISIBLE_DEVICES": "all",
     "CUDA_VERSION": "13.0.2",
@@ -40,6 +40,11 @@ def test_one_variable_is_lost_and_it_is_the_one_that_counts():
     return over_ssh(environment={"NVIDIA_VISIBLE_DEVICES": "all"}, **NO_LIBCUDA)
 
 
+@fires("ssh-without-environment", severity="fatal")
+def test_over_ssh_libcuda_of_wsl_is_not_found():
+    return over_ssh(platform=WSL, nodes=nodes(), **NO_LIBCUDA)
+
+
 @fires("ssh-without-environment", severity="info")
 def test_a_cpu_machine_over_ssh():
     return over_ssh(cpu_machine)
@@ -53,6 +58,16 @@ def test_over_ssh_with_the_containers_environment():
 @silent("ssh-without-environment")
 def test_one_variable_was_unset_on_purpose():
     return over_ssh(environment={name: CONTAINER[name] for name in ("PATH", "NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION")})
+
+
+@silent("ssh-without-environment")
+def test_two_variables_of_three_were_unset_on_purpose():
+    return over_ssh(environment={"CUDA_VERSION": "13.0.2"})
+
+
+@silent("ssh-without-environment")
+def test_libcuda_is_missing_and_the_library_path_is_not():
+    return over_ssh(environment={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}, **NO_LIBCUDA)
 
 
 @silent("ssh-without-environment")

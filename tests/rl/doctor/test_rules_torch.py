@@ -198,6 +198,9 @@ def with_gpus(*capabilities, flags=OF_2_13, version="2.13.0", cuda="13.0", error
         ("sm_87", (8, 7), True),
         ("sm_100", (10, 1), False),
         ("sm_101", (11, 0), True),
+        ("sm_101", (12, 0), False),
+        ("sm_101", (10, 3), False),
+        ("sm_53", (11, 0), False),
     ],
 )
 def test_which_code_runs_on_which_gpu(flag, gpu, runs):
@@ -205,9 +208,23 @@ def test_which_code_runs_on_which_gpu(flag, gpu, runs):
     assert (torch_fit.too_new(facts) is None and torch_fit.too_old(facts) is None) is runs
 
 
-@pytest.mark.parametrize(("cuda", "runs"), [("13.0", False), ("13.2", True), ("14.0", True)])
-def test_from_cuda_13_2_on_code_for_ampere_runs_on_orin_too(cuda, runs):
-    assert (torch_fit.not_for_jetson(with_gpus((8, 7), cuda=cuda, platform=JETSON)) is None) is runs
+@pytest.mark.parametrize(
+    ("flag", "cuda", "runs"),
+    [
+        ("sm_80", "13.0", False),
+        ("sm_80", "13.2", True),
+        ("sm_86", "14.0", True),
+        ("sm_89", "13.2", False),
+        ("sm_90", "13.2", False),
+    ],
+)
+def test_from_cuda_13_2_on_code_for_ampere_runs_on_orin_too(flag, cuda, runs):
+    facts = with_gpus((8, 7), flags=flag, cuda=cuda, platform=JETSON)
+    assert (torch_fit.not_for_jetson(facts) is None) is runs
+
+
+def test_from_cuda_13_2_on_code_for_ampere_runs_on_no_older_jetson():
+    assert torch_fit.not_for_jetson(with_gpus((7, 2), flags="sm_80", cuda="13.2", platform=JETSON))
 
 
 @fires("gpu-too-new-for-torch", "RTX 5090", "12.0", OF_2_7, "pytorch-cuda-rl:torch2.13", "7.5 to 12.x", "/cu130")
@@ -227,6 +244,11 @@ def test_a_gpu_that_no_variant_knows():
     return replace(
         with_gpus((15, 0)), torch=replace(with_gpus((15, 0)).torch, gpus=(TorchGpu("a newer", "", (15, 0)),))
     )
+
+
+@fires("gpu-too-new-for-torch", "10.3")
+def test_a_new_gpu_of_a_known_kind_for_whose_first_model_alone_the_kernels_are():
+    return with_gpus((10, 3), flags="sm_90 sm_100a sm_120")
 
 
 @silent("gpu-too-new-for-torch")
@@ -271,6 +293,12 @@ def test_no_image_is_proposed_for_a_gpu_that_is_too_old_for_every_variant():
     assert "pytorch-cuda-rl" not in commands(with_gpus((3, 5)))
 
 
+@fires("gpu-too-old-for-torch")
+def test_torch_dies_on_an_old_gpu():
+    facts = with_gpus((6, 1), error=None)
+    return replace(facts, torch=replace(facts.torch, ended="signal SIGSEGV"))
+
+
 @silent("gpu-too-old-for-torch")
 def test_an_old_gpu_in_the_variant_for_it():
     return with_gpus((6, 1), flags=OF_2_7, version="2.7.1", cuda="12.6", error=None)
@@ -279,6 +307,46 @@ def test_an_old_gpu_in_the_variant_for_it():
 @silent("gpu-too-old-for-torch")
 def test_a_gpu_that_is_too_new_is_not_too_old():
     return with_gpus((12, 0), flags=OF_2_7)
+
+
+def test_each_state_of_one_gpu_is_told_by_one_rule_even_when_all_are_asked():
+    old, new = with_gpus((6, 1)), with_gpus((12, 0), flags=OF_2_7)
+    assert [rule.id for rule in torch_fit.FIT if rule(old)] == ["gpu-too-old-for-torch"]
+    assert [rule.id for rule in torch_fit.FIT if rule(new)] == ["gpu-too-new-for-torch"]
+    orin = with_gpus((8, 7), platform=JETSON)
+    assert [rule.id for rule in torch_fit.FIT if rule(orin)] == ["torch-not-for-jetson"]
+
+
+def test_of_two_gpus_without_kernels_the_current_one_is_named():
+    facts = with_gpus((6, 1), (12, 0), flags="sm_75 sm_90")
+    assert ids(facts)[0] == "gpu-too-old-for-torch"
+    assert ids(replace(facts, torch=replace(facts.torch, current_device=1)))[0] == "gpu-too-new-for-torch"
+
+
+@pytest.mark.parametrize(("version", "variant"), [("2.13.0", "torch2.7"), ("2.7.1", "torch2.13")])
+def test_where_two_variants_have_kernels_the_other_one_is_proposed(version, variant):
+    facts = with_gpus((8, 9), flags="sm_70 sm_90", version=version)
+    assert ids(facts)[0] == "gpu-too-old-for-torch"
+    assert f"pytorch-cuda-rl:{variant}" in commands(facts)
+
+
+def test_the_host_s_driver_is_spoken_of_only_where_the_proposed_variant_needs_a_newer_one():
+    driver = replace(gpu_machine().driver_api, version=12080)
+    for facts in (with_gpus((6, 1), driver_api=driver), with_gpus((12, 0), flags=OF_2_7, version="2.7.1")):
+        assert "580" not in "".join(fix.note for fix in judge(facts)[0].fixes)
+
+
+def test_a_gpu_without_a_name_is_this_gpu():
+    facts = with_gpus((6, 1))
+    nameless = replace(facts.torch, gpus=(TorchGpu("", "", (6, 1)),))
+    assert "this GPU" in judge(replace(facts, torch=nameless))[0].cause
+    assert "this GPU" not in judge(facts)[0].cause
+
+
+@silent("gpu-too-old-for-torch")
+@pytest.mark.parametrize("capability", [(), (6,), (6, 1, 0), (6, -1)])
+def test_a_capability_that_is_none(capability):
+    return with_gpus(capability)
 
 
 def test_of_the_builds_that_torch_names_the_newest_that_the_driver_serves_is_proposed():
@@ -313,6 +381,13 @@ def test_the_proposed_number_is_that_of_the_variable():
     return with_gpus((6, 1), (9, 0), environment={"CUDA_VISIBLE_DEVICES": "2, 3"})
 
 
+@fires("some-gpus-without-kernels", "CUDA_VISIBLE_DEVICES=1")
+@pytest.mark.parametrize("value", ["2", ""])
+def test_a_variable_that_does_not_say_which_gpus_there_are(value):
+    facts = with_gpus((6, 1), (9, 0), environment={"CUDA_VISIBLE_DEVICES": value})
+    return replace(facts, nvml=replace(facts.nvml, init=999))
+
+
 @silent("some-gpus-without-kernels")
 def test_all_gpus_of_several_have_kernels():
     return with_gpus((9, 0), (8, 9), (12, 0), error=None)
@@ -339,6 +414,16 @@ def test_the_wheel_for_arm_servers_on_a_jetson(torch):
 @fires("torch-not-for-jetson", "8.7", "sm_90")
 def test_a_torch_without_kernels_for_orin():
     return jetson(torch=replace(gpu_machine().torch, gpus=(ORIN,), kernel_error=NO_KERNEL))
+
+
+@silent("torch-not-for-jetson")
+def test_a_torch_that_does_not_describe_the_gpu_of_a_jetson():
+    return jetson(torch=replace(gpu_machine().torch, gpus=()))
+
+
+@silent("torch-not-for-jetson")
+def test_a_jetson_without_torch():
+    return jetson(torch=QUICK, torch_build=TorchBuild())
 
 
 @silent("torch-not-for-jetson")
