@@ -21,10 +21,11 @@ TOOLKIT_DRIVER = {  # CUDA → the driver that came with it, which compiles its 
 IMAGES = {"torch2.13": "13.0", "torch2.7": "12.6", "torch2.6": "12.4"}  # our variants, newest first → CUDA of its torch
 NEWEST_GPU_OF_CUDA_12 = 9  # compute capability's major: torch 2.6 and 2.7, and the wheels cu126, have no kernels beyond
 WHEELS = "https://download.pytorch.org/whl"
+# PIP_CONSTRAINT: in the image it holds torch, against being replaced by accident.
 WHEEL_FOR = {
-    11: f"pip install --force-reinstall torch==2.7.1 --index-url {WHEELS}/cu118",
-    12: f"pip install --force-reinstall torch --index-url {WHEELS}/cu126",
-    13: f"pip install --force-reinstall torch --index-url {WHEELS}/cu130",
+    11: f"PIP_CONSTRAINT= pip install --force-reinstall torch==2.7.1 --index-url {WHEELS}/cu118",
+    12: f"PIP_CONSTRAINT= pip install --force-reinstall torch --index-url {WHEELS}/cu126",
+    13: f"PIP_CONSTRAINT= pip install --force-reinstall torch --index-url {WHEELS}/cu130",
 }
 STAYS = "if the driver has to stay: its torch is built for CUDA <image_cuda>, which this driver serves"
 OTHER_IMAGE = (

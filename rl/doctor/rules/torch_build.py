@@ -68,7 +68,7 @@ def broken(facts: Facts) -> Found | None:
 def wheel(facts: Facts) -> str:
     """The command for the wheel of this driver's CUDA; the newest one where that is not known."""
     if not facts.hardware_visible:
-        return "pip install --force-reinstall torch"
+        return "PIP_CONSTRAINT= pip install --force-reinstall torch"
     newest = max(WHEEL_FOR)
     return WHEEL_FOR.get((facts.driver_api.version or 0) // 1000, WHEEL_FOR[newest])
 

@@ -203,10 +203,10 @@ def _wheel(facts: Facts, gpu: TorchGpu) -> str:
     if fitting:  # pip takes the same version for installed already, whatever it was built for
         return max(fitting)[1].replace("pip install", "pip install --force-reinstall")
     if gpu.capability < (7, 5):
-        return f"PIP_CONSTRAINT= {WHEEL_FOR[12]}"
+        return WHEEL_FOR[12]
     if served < 13:
         return f"PIP_CONSTRAINT= pip install --force-reinstall 'torch<2.12' --index-url {WHEELS}/cu128"
-    return f"PIP_CONSTRAINT= {WHEEL_FOR[13]}"
+    return WHEEL_FOR[13]
 
 
 def _version(cuda: str | None) -> tuple[int, int]:
