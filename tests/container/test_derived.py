@@ -1,0 +1,56 @@
+"""An image on top of ours: deploy/derived is built as it stands, and used."""
+
+import pytest
+from workbench import IMAGE, REPO, docker, new_name
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # the build takes six minutes: pip looks for a ray that fits
+
+
+@pytest.fixture(scope="module")
+def derived():
+    tag = new_name()
+    docker("build", "--build-arg", f"BASE={IMAGE}", "--tag", tag, str(REPO / "deploy/derived"), timeout=1000)
+    yield tag
+    docker("rmi", "--force", tag)
+
+
+def inside(image, *command):
+    return docker("run", "--rm", "-e", "GPU_CHECK=off", image, *command, timeout=300).stdout
+
+
+def test_the_added_packages_work_for_its_user_and_torch_is_the_images_own(derived):
+    program = (
+        "import gymnasium, ray, torch; e = gymnasium.make('LunarLander-v3'); e.reset(seed=0); e.step(0);"
+        "print(torch.__version__.split('+')[0], torch.version.cuda is not None)"
+    )
+    assert inside(derived, "python", "-W", "ignore", "-c", program) == f"{IMAGE.rpartition('torch')[2]}.0 True\n"
+    assert inside(derived, "id", "-un") == "rl\n"
+
+
+def test_its_library_is_found_and_its_environment_trains(derived):
+    line = ["rl", "train", "ppo", "--env-id", "mylib:Corridor-v0", "--total-steps", "2048", "--num-envs", "4"]
+    assert "finished" in inside(derived, "bash", "-c", f"{' '.join(line)} && cat /workspace/models/runs/*/status.json")
+
+
+def test_rllib_trains_in_it(derived):
+    program = (
+        "import ray; from ray.rllib.algorithms.ppo import PPOConfig;"
+        "ray.init(num_cpus=2, include_dashboard=False, logging_level='ERROR');"
+        "algorithm = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=0).build_algo();"
+        "print('return', algorithm.train()['env_runners']['episode_return_mean'] > 10)"
+    )
+    done = docker(
+        "run",
+        "--rm",
+        "--shm-size=1g",
+        "-e",
+        "GPU_CHECK=off",
+        derived,
+        "python",
+        "-W",
+        "ignore",
+        "-c",
+        program,
+        timeout=300,
+    )
+    assert "return True" in done.stdout
