@@ -36,6 +36,8 @@ def choose_backend(asked: str, env_id: str, num_envs: int, seed: int) -> Choice:
     if special := envs.special_backend(env_id):
         return Choice(special, f"made for {env_id}")
     cores = available_cores()
+    if not envs.PROCESSES_WORK:
+        return Choice("sync", f"gymnasium {gymnasium.__version__} is older than --backend async needs")
     if num_envs == 1 or cores == 1:
         return Choice("sync", f"{num_envs} environments on {cores} cores: there is nothing to share")
     return decide(_step_seconds(env_id, seed), num_envs, cores)

@@ -14,11 +14,13 @@ from rl.envs.device import DeviceEnvs
 from rl.envs.gymnasium_envs import GymnasiumEnvs, vectorize
 from rl.envs.halves import Halves
 from rl.envs.native import NativeEnvs
+from rl.envs.workers import PROCESSES_WORK
 from rl.errors import RunError, UsageError
 from rl.native_envs import NATIVE
 
 __all__ = [
     "BACKENDS",
+    "PROCESSES_WORK",
     "DeviceEnvs",
     "Envs",
     "Episode",

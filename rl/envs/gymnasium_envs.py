@@ -26,7 +26,7 @@ from rl.errors import UsageError
 from rl.snapshot import restore, snapshot
 from rl.transition import Transition
 
-AnyVectorEnv = SyncVectorEnv | AsyncVectorEnv[Any, Any]
+AnyVectorEnv = SyncVectorEnv | AsyncVectorEnv
 
 
 class Saveable(gymnasium.Wrapper[Any, Any, Any, Any]):

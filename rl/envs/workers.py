@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, forkserver, resource_tracker, util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncVectorEnv, _async_worker
 from gymnasium.vector.utils import iterate
 
-from rl.errors import RunError
+from rl.errors import RunError, UsageError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLOSING_SECONDS = 5  # that workers get to end by themselves
@@ -32,10 +32,23 @@ CLOSING_SECONDS = 5  # that workers get to end by themselves
 StepResult = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]  # as gymnasium's `step` returns it
 
 
-class Workers(AsyncVectorEnv[Any, Any]):
+# RLlib holds gymnasium at 1.2, which talks to its workers otherwise, and whose class takes no type parameters as it runs.
+PROCESSES_WORK = tuple(map(int, gymnasium.__version__.split(".")[:2])) >= (1, 4)
+if TYPE_CHECKING:
+    _AsyncVectorEnv = AsyncVectorEnv[Any, Any]
+else:
+    _AsyncVectorEnv = AsyncVectorEnv
+
+
+class Workers(_AsyncVectorEnv):
     """Environments in processes of their own, in SAME_STEP mode, observations in shared memory."""
 
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
+        if not PROCESSES_WORK:
+            raise UsageError(
+                f"--backend async needs gymnasium 1.4 or newer, and this is {gymnasium.__version__}, say for ray[rllib]: "
+                "take --backend sync"
+            )
         start_fork_server(__name__)
         try:
             with self._watched(), _main_left_alone():

@@ -9,7 +9,7 @@ import torch
 from rl_process import rl
 from scripted_envs import Scripted
 
-from rl import dqn
+from rl import dqn, envs
 from rl.backend import available_cores, choose_backend, decide
 from rl.checkpoint import random_state
 from rl.errors import UsageError
@@ -156,3 +156,12 @@ def test_an_environment_that_breaks_gives_the_same_error_in_the_probe(tmp_path, 
     with pytest.raises(error, match=message):
         train(RunConfig(env_id, run_dir=tmp_path / "run", backend=backend, **RUN), CONFIG, progress=False)
     assert Probed.made == Probed.closed
+
+
+def test_with_an_older_gymnasium_async_is_refused_with_the_way_out_and_auto_takes_sync(monkeypatch):
+    monkeypatch.setattr("rl.envs.PROCESSES_WORK", False)
+    monkeypatch.setattr("rl.envs.workers.PROCESSES_WORK", False)
+    assert choose_backend("auto", "MountainCar-v0", 1, 0).backend == "native"
+    assert choose_backend("auto", "Blackjack-v1", 2, 0).backend == "sync"
+    with pytest.raises(UsageError, match=r"--backend async needs gymnasium 1\.4 or newer.*--backend sync"):
+        envs.make("CartPole-v1", 2, 0, backend="async")
