@@ -32,7 +32,7 @@ CLOSING_SECONDS = 5  # that workers get to end by themselves
 StepResult = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]  # as gymnasium's `step` returns it
 
 
-# RLlib holds gymnasium at 1.2, which talks to its workers otherwise, and whose class takes no type parameters as it runs.
+# RLlib holds gymnasium at 1.2, which talks to its workers otherwise, and whose class takes no type parameters.
 PROCESSES_WORK = tuple(map(int, gymnasium.__version__.split(".")[:2])) >= (1, 4)
 if TYPE_CHECKING:
     _AsyncVectorEnv = AsyncVectorEnv[Any, Any]
@@ -46,7 +46,7 @@ class Workers(_AsyncVectorEnv):
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
         if not PROCESSES_WORK:
             raise UsageError(
-                f"--backend async needs gymnasium 1.4 or newer, and this is {gymnasium.__version__}, say for ray[rllib]: "
+                f"--backend async needs gymnasium 1.4 or newer, and this is {gymnasium.__version__} (for ray?): "
                 "take --backend sync"
             )
         start_fork_server(__name__)
