@@ -20,6 +20,8 @@ USAGE = """usage: rl COMMAND …
   rl resume RUN                                 go on with an interrupted run, exactly where it was saved
   rl resume --all models/runs                   … with every run that is not finished and not live
   rl eval RUN --episodes 20                     play greedy episodes with a run's best agent
+  rl plot RUN RUN --out curves.png              learning curves in one picture, with a band over seeds
+  rl compare models/runs                        one row for each setting of the runs there, the best first
   rl bench ppo --num-envs 64                    what training costs, phase by phase; takes the flags of rl train
   rl bench amp                                  what mixed precision gains on this machine
   rl diagnose RUN/not-finite-step-N.pt          repeat an update that met nan or infinity, tensor by tensor
@@ -34,6 +36,8 @@ def main() -> None:
         "train": train,
         "resume": resume,
         "eval": evaluate,
+        "plot": plot_runs,
+        "compare": compare,
         "bench": bench,
         "diagnose": diagnose,
         "doctor": doctor,
@@ -160,9 +164,50 @@ def evaluate(arguments: list[str]) -> int:
         print(json.dumps(report | {"mean_return": mean, "std_return": std, "returns": returns}))
     else:
         print(
-            f"{asked.run} ({content['file']}, step {content['counters']['step']:,}): return {mean:.1f} ± {std:.1f} "
+            f"{asked.run} ({content['file']}, step {content['counters']['step']:,}): return {mean:.2f} ± {std:.2f} "
             f"over {len(returns)} episodes"
         )
+    return 0
+
+
+def plot_runs(arguments: list[str]) -> int:
+    """`rl plot RUN…`."""
+    from rl import plot
+
+    @dataclasses.dataclass
+    class Plot:
+        """Learning curves of runs in one picture: runs that differ in their seed only are one curve, with a band."""
+
+        runs: tyro.conf.Positional[list[Path]]  # run folders
+        out: Path = Path("curves.png")  # .png, .svg or .pdf
+        metric: str = "average_return"  # a column of metrics.csv, such as eval_return
+
+    asked = tyro.cli(Plot, prog="rl plot", args=arguments)
+    if not asked.runs:
+        raise UsageError("usage: rl plot RUN…")
+    plot.save(plot.draw(asked.runs, asked.metric), asked.out)
+    print(asked.out)
+    return 0
+
+
+def compare(arguments: list[str]) -> int:
+    """`rl compare DIR`."""
+    from rl import plot
+
+    @dataclasses.dataclass
+    class Compare:
+        """One row for each setting of the runs in a folder, over its seeds; the best first."""
+
+        folder: tyro.conf.Positional[Path]  # holds the run folders
+        json: bool = False  # print a list of JSON objects
+
+    asked = tyro.cli(Compare, prog="rl compare", args=arguments)
+    rows = plot.compare(asked.folder)
+    if asked.json:  # which knows no nan
+        objects = [{name: None if value != value else value for name, value in vars(row).items()} for row in rows]
+        print(json.dumps(objects))
+    else:
+        print(plot.table(rows))
     return 0
 
 

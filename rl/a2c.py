@@ -39,6 +39,7 @@ class Config:
     entropy_coef: float = 0.0  # weight of the entropy bonus
     max_grad_norm: float = 0.5  # gradients are scaled down to this norm
     hidden_sizes: tuple[int, ...] = (64, 64)  # units of each hidden layer; pictures go through a CNN instead
+    network: str = ""  # module:function that makes the network instead: (observation space, outputs) -> nn.Module
 
     def __post_init__(self) -> None:
         check_fields(
@@ -94,7 +95,9 @@ class A2C:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
-        self.network = ActorCritic(observation_space, action_space, config.hidden_sizes).to(device)
+        self.network = ActorCritic(observation_space, action_space, config.hidden_sizes, network=config.network).to(
+            device
+        )
         self.descent = Descent(
             lambda rollout: loss(self.network, rollout, config),
             Transition,

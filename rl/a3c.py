@@ -11,6 +11,7 @@ the paper nothing bounds it; here it never exceeds `max_lag`: updates are made o
 gradient of another worker come too late waits for that worker.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from rl.transition import Transition
 from rl.validate import check_fields
 
 AWAY = -1  # in `Shared.copied_at`: this worker is making no gradient
-PATIENCE = 1.0  # seconds of waiting after which a worker looks whether the others still live
+PATIENCE = 1.0  # seconds of waiting for its turn after which a worker looks whether the others still live
+POLL = 2e-4  # seconds until a worker that would come too early looks again
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Shared:
         self.steps = torch.zeros(config.num_workers, dtype=torch.int64).share_memory_()  # environment steps of each
         self.largest_lag = torch.zeros((), dtype=torch.int64).share_memory_()
         self.max_lag = config.max_lag
-        self.turn = get_context("forkserver").Condition()  # held for one update, or one copy
+        # Held for one update, or one copy. No Condition: its notify waits for ever for a waiter that was killed.
+        self.turn = get_context("forkserver").Lock()
 
     def may_update(self, rank: int) -> bool:
         """Whether after an update by `rank` every other worker can still come in time, the oldest copy first.
@@ -82,11 +85,20 @@ class SharedRMSprop(RMSprop):
         self.check: Callable[[], None] = lambda: None  # raises where waiting is in vain
         self.lag = 0  # of the last gradient
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Hold the shared state; `check` is called every second until it is free."""
-        while not self.shared.turn.acquire(timeout=PATIENCE):
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Hold the shared state once it is free and `ready()`; `check` is called at least every second until then."""
+        while True:
+            if self.shared.turn.acquire(timeout=PATIENCE):
+                if ready():
+                    return
+                self.shared.turn.release()
+                time.sleep(POLL)
             self.check()
+
+    @contextmanager
+    def turn(self, ready: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Hold the shared state within the block."""
+        self.wait(ready)
         try:
             yield
         finally:
@@ -97,10 +109,7 @@ class SharedRMSprop(RMSprop):
         """Make one update when its turn has come."""
         shared = self.shared
         gradients = [cast(Tensor, parameter.grad) for parameter in self.parameters]
-        with self.turn():
-            while not shared.may_update(self.rank):
-                shared.turn.wait(PATIENCE)
-                self.check()
+        with self.turn(lambda: shared.may_update(self.rank)):
             self.lag = int(shared.version - shared.copied_at[self.rank])
             shared.largest_lag.fill_(max(self.lag, int(shared.largest_lag)))
             self.apply(shared.parameters, gradients)
@@ -116,7 +125,6 @@ class SharedRMSprop(RMSprop):
     def _copy(self) -> None:
         torch._foreach_copy_(self.parameters, self.shared.parameters)
         self.shared.copied_at[self.rank] = self.shared.version
-        self.shared.turn.notify_all()
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: A3C saves what is shared."""
@@ -129,7 +137,6 @@ class SharedRMSprop(RMSprop):
         """Let the other workers no longer wait for this one."""
         with self.turn():
             self.shared.copied_at[self.rank] = AWAY
-            self.shared.turn.notify_all()
 
 
 class A3C(a2c.A2C):

@@ -27,7 +27,7 @@ PHASES = ("environment", "acting", "copying", "updating", "logging and saving", 
 WARM_UP = 0.2  # share of the steps that is left out: allocations, and updates that wait for a first batch
 NEVER = 10**12  # steps
 DEFAULTS = RunConfig(eval_interval=0, eval_episodes=0, checkpoint_interval=NEVER)
-UNUSED = ("run_dir", "stop_at_return", "eval_interval", "eval_episodes")  # fields that have no meaning here
+UNUSED = ("run_dir", "track", "stop_at_return", "eval_interval", "eval_episodes")  # fields that have no meaning here
 MIB = 2**20
 
 
@@ -104,7 +104,7 @@ class Measurement:
             loop, _log="logging and saving", _save="logging and saving", _say_running="logging and saving"
         )
         if isinstance(agent, A3C):
-            self.stopwatch.time(agent.shared.turn, acquire="waiting", wait="waiting")
+            self.stopwatch.time(agent.optimizer, wait="waiting")
         own = _own(train_envs)
         if isinstance(own, envs.GymnasiumEnvs) and isinstance(own.envs, AsyncVectorEnv):
             self.stopwatch.time(own.envs, step_wait="waiting")

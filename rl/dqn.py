@@ -48,6 +48,7 @@ class Config:
     double: bool = False  # double Q-learning
     n_steps: int = 1  # rewards that a target adds up before it bootstraps
     hidden_sizes: tuple[int, ...] = (128, 128)  # units of each hidden layer; pictures go through a CNN instead
+    network: str = ""  # module:function that makes the network instead: (observation space, outputs) -> nn.Module
 
     def __post_init__(self) -> None:
         check_fields(
@@ -119,7 +120,7 @@ class DQN:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.step = 0  # environment steps observed
         self.updates = 0  # optimiser steps taken
-        self.network = q_network(observation_space, config.hidden_sizes, self.num_actions).to(device)
+        self.network = q_network(observation_space, config.hidden_sizes, self.num_actions, config.network).to(device)
         self.target_network = copy.deepcopy(self.network).requires_grad_(False)
         self.descent = Descent(
             lambda batch: loss(self.network, self.target_network, batch, config.double),

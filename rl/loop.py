@@ -109,8 +109,8 @@ class Loop:
         if self.envs.unsaved and isinstance(self.agent.buffer, RolloutBuffer):
             self.agent.buffer.cut_off()  # a replay sees by itself where episodes do not go on
 
-    def run(self) -> Result:
-        """Step until enough, and leave the folder with the right status whatever happens."""
+    def run(self, signals: StopSignals) -> Result:
+        """Step until enough or until a signal comes, and leave the folder with the right status whatever happens."""
         counters = self.counters
         if self.progress:
             run, agent, device = self.config, self.agent, self.agent.device
@@ -118,28 +118,30 @@ class Loop:
             apart = isinstance(agent.buffer, ReplayBuffer) and agent.buffer.staging
             place += ", replay in CPU memory," if apart else ""
             print(f"training {run.env_id} x {run.num_envs} on {place} in {self.folder.path}", flush=True)
-        self.metrics = Metrics(self.folder.path, counters.step)
+        try:
+            self.metrics = Metrics(self.folder.path, counters.step, self.config.track)
+        except RunError as error:
+            self.folder.write_status("failed", counters.step, counters.episodes, str(error))
+            raise
         self.console = Console(self.config.total_steps, counters.step, self.progress)
         try:
-            with StopSignals() as signals:
-                if counters.step == 0:
-                    self._save()
-                self._say_running()
-                try:
-                    self._steps(signals)
-                except NotFiniteError as error:
-                    raise failures.not_finite(error, self.folder.path, self.agent, counters.step) from error
-                except torch.OutOfMemoryError as error:
-                    raise failures.out_of_memory(
-                        self.folder.path, self.agent, counters.step, self.saved_step
-                    ) from error
-                result = self._end(signals.received)
-                self.metrics.close()
-                return result
+            if counters.step == 0:
+                self._save()
+            self._say_running()
+            try:
+                self._steps(signals)
+            except NotFiniteError as error:
+                raise failures.not_finite(error, self.folder.path, self.agent, counters.step) from error
+            except torch.OutOfMemoryError as error:
+                raise failures.out_of_memory(self.folder.path, self.agent, counters.step, self.saved_step) from error
+            result = self._end(signals.received)
+            self.metrics.close()
+            return result
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
             with suppress(RunError):  # if the disk is full these fail too, and the first error must come out
                 self.folder.write_status("failed", counters.step, counters.episodes, reason)
+                self.metrics.tracker.finish("failed")
                 self.metrics.close()
             raise
         finally:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from rl.checkpoint import write_atomically
 from rl.errors import RunError
+from rl.tracking import Tracker
 
 LINE_INTERVAL = 10.0  # seconds between plain progress lines: a job of days under nohup must not fill the disk
 
@@ -33,7 +34,8 @@ threading.excepthook = _quiet_excepthook
 class Metrics:
     """Writes rows of named scalars under the run's folder. After a resume, rows past `step` are dropped first."""
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path, step: int, track: str = "") -> None:
+        self.tracker = Tracker(track, folder)
         self.path = folder / "metrics.csv"
         self.columns: list[str] = []
         self._drop_rows_after(step)
@@ -48,6 +50,7 @@ class Metrics:
             self._append({"step": step, **row})
         except OSError as error:
             raise RunError(f"cannot write metrics to {self.path.parent}: {error.strerror}") from error
+        self.tracker.log(step, row)
         return row
 
     def close(self) -> None:

@@ -10,13 +10,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl import entry_point
+from rl.errors import UsageError
 from rl.frames import is_image
 
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """A multi-layer perceptron: linear layers `sizes[0]` → … → `sizes[-1]` with `activation` between them.
 
-    `mlp([4, 128, 128, 2])` is the Q-network of CartPole: [B, 4] → [B, 2].
+    The Q-network of CartPole, [B, 4] → [B, 2]:
+
+    >>> mlp([4, 128, 128, 2])(torch.zeros(32, 4)).shape
+    torch.Size([32, 2])
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
@@ -55,12 +60,50 @@ class NatureCNN(nn.Module):
         return self.layers(pictures).reshape(*obs.shape[:-3], self.features)
 
 
-def q_network(observation_space: gymnasium.Space[Any], hidden_sizes: Sequence[int], num_actions: int) -> nn.Sequential:
-    """Q(s, ·), [B, …] → [B, num_actions]: an `mlp` or, for pictures, the network of Mnih et al. 2015."""
+def q_network(
+    observation_space: gymnasium.Space[Any], hidden_sizes: Sequence[int], outputs: int, network: str = ""
+) -> nn.Module:
+    """Q(s, ·), [B, …] → [B, outputs]: an `mlp` or, for pictures, the network of Mnih et al. 2015.
+
+    Where `network` names a function of the user's own, what that makes.
+    """
+    if network:
+        return made_by(network, observation_space, outputs)
     shape = observation_space.shape or ()
     if is_image(observation_space):
-        return nn.Sequential(NatureCNN(shape), nn.Linear(NatureCNN.features, num_actions))
-    return mlp([math.prod(shape), *hidden_sizes, num_actions])
+        return nn.Sequential(NatureCNN(shape), nn.Linear(NatureCNN.features, outputs))
+    return mlp([math.prod(shape), *hidden_sizes, outputs])
+
+
+class OfBatches(nn.Module):
+    """Gives a network that knows one batch dimension any number of them."""
+
+    def __init__(self, network: nn.Module, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.network, self.shape = network, tuple(shape)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[..., outputs] of observations [..., *shape]."""
+        leading = obs.shape[: obs.dim() - len(self.shape)]
+        return self.network(obs.reshape(-1, *self.shape)).unflatten(0, leading)
+
+
+def made_by(name: str, observation_space: gymnasium.Space[Any], outputs: int) -> nn.Module:
+    """The module that the user's function `module:function` makes, called with the space and the number of outputs.
+
+    It takes observations [B, *space.shape], float32 or the bytes of pictures, and gives [B, outputs]. Raises UsageError
+    where it does not.
+    """
+    network = entry_point.load(name, "--network")(observation_space, outputs)
+    if not isinstance(network, nn.Module):
+        raise UsageError(f"--network {name}: must return a torch.nn.Module, not {network!r}")
+    obs = torch.zeros(2, *(observation_space.shape or ()))
+    obs = obs.byte() if is_image(observation_space) else obs
+    with torch.no_grad():
+        given = [*network(obs).shape]
+    if given != [2, outputs]:
+        raise UsageError(f"--network {name}: for observations {[*obs.shape]} it must give {[2, outputs]}, not {given}")
+    return OfBatches(network, observation_space.shape or ())
 
 
 def orthogonal_(network: nn.Sequential, last_gain: float) -> nn.Sequential:
@@ -151,7 +194,8 @@ class ActorCritic(nn.Module):
     """A policy network and a value network with tanh and orthogonal initialisation, apart from one another.
 
     For pictures they are one linear layer each on the features of a `NatureCNN` that they share, as in PPO's reference
-    implementation; with `shared_trunk` they share their hidden layers in the same way. Discrete actions: the policy
+    implementation; with `shared_trunk` they share their hidden layers in the same way. Where `network` names a function
+    of the user's own, both are what that makes. Discrete actions: the policy
     gives logits. Continuous ones, in ±1: it gives means, beside a standard deviation for each dimension that does not
     depend on the state and starts at 1 (Huang et al. 2022, continuous details 1 to 3).
     """
@@ -162,6 +206,7 @@ class ActorCritic(nn.Module):
         action_space: gymnasium.Space[Any],
         hidden_sizes: Sequence[int],
         shared_trunk: bool = False,
+        network: str = "",
     ) -> None:
         super().__init__()
         shape = observation_space.shape or ()
@@ -171,6 +216,10 @@ class ActorCritic(nn.Module):
             self.head, outputs = GAUSSIAN, math.prod(action_space.shape or ())
             self.log_std = nn.Parameter(torch.zeros(outputs))
         self.trunk: nn.Module = nn.Identity()
+        if network:
+            self.actor: nn.Module = made_by(network, observation_space, outputs)
+            self.critic: nn.Module = made_by(network, observation_space, 1)
+            return
         sizes = [math.prod(shape), *hidden_sizes]
         if is_image(observation_space):
             self.trunk = NatureCNN(shape)
@@ -215,6 +264,7 @@ class TwinCritic(nn.Module):
     def forward(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Q-values [2, B] of observations [B, S] and actions [B, A]."""
         hidden = torch.cat([obs, actions], dim=-1).expand(2, -1, -1)
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            hidden = torch.baddbmm(bias, hidden, weight).relu()
-        return torch.baddbmm(self.biases[-1], hidden, self.weights[-1]).float().squeeze(-1)
+        last = len(self.weights) - 1
+        for i in range(last):  # by number: the compiler of torch 2.7 knows no other way through a ParameterList
+            hidden = torch.baddbmm(self.biases[i], hidden, self.weights[i]).relu()
+        return torch.baddbmm(self.biases[last], hidden, self.weights[last]).float().squeeze(-1)

@@ -18,6 +18,12 @@ class RunningStatistics:
     """Mean and variance of all values seen, in float64 (float32 drifts for means far from 0), mergeable.
 
     By the pairwise update of Chan, Golub & LeVeque (1979).
+
+    >>> statistics = RunningStatistics((), "cpu")
+    >>> for batch in ([1.0, 2.0], [3.0]):
+    ...     statistics.update(torch.tensor(batch))
+    >>> statistics.mean.item(), round(statistics.variance.item(), 4)  # of 1, 2, 3
+    (2.0, 0.6667)
     """
 
     def __init__(self, shape: tuple[int, ...], device: str) -> None:

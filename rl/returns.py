@@ -11,6 +11,9 @@ def td_target(rewards: Tensor, next_values: Tensor, terminations: Tensor, gamma:
 
     All [B]; `terminations` is bool; `gamma` is a number or, for n-step targets, the discount of each row. A truncated
     step keeps its bootstrap.
+
+    >>> td_target(torch.tensor([1.0, 1.0]), torch.tensor([10.0, 10.0]), torch.tensor([False, True]), gamma=0.9)
+    tensor([10.,  1.])
     """
     return rewards + gamma * next_values * ~terminations
 
@@ -31,6 +34,13 @@ def gae(
 
     All [T, N]; `next_values[t]` is the value of the true successor of step t, so the last row needs no special case and
     a truncated episode bootstraps from the state that it ended in. Returns the advantages [T, N].
+
+    Two steps of one environment, the second of which ends the episode; δ = [1 + 0.5 · 4 − 2, 1 − 4]:
+
+    >>> column, never = torch.tensor([[1.0], [1.0]]), torch.tensor([[False], [False]])
+    >>> gae(column, column * 2, column * 4, torch.tensor([[False], [True]]), never, gamma=0.5, gae_lambda=0.5)
+    tensor([[ 0.7500],
+            [-1.0000]])
     """
     deltas = td_target(rewards, next_values, terminations, gamma) - values
     discounts = gamma * gae_lambda * ~(terminations | truncations)
@@ -49,5 +59,9 @@ def polyak(target: Iterable[nn.Parameter], online: Iterable[nn.Parameter], tau: 
 
 
 def annealed(initial: float, step: int, anneal_steps: int) -> float:
-    """`initial` falling linearly to 0 over `anneal_steps` environment steps; constant where that is 0."""
+    """`initial` falling linearly to 0 over `anneal_steps` environment steps; constant where that is 0.
+
+    >>> annealed(1e-3, step=25, anneal_steps=100)
+    0.00075
+    """
     return initial * (max(1 - step / anneal_steps, 0.0) if anneal_steps else 1.0)

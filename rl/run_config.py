@@ -1,8 +1,8 @@
 """What a run is asked to do, whatever the algorithm."""
 
 import os
-import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from rl.validate import check_fields
 class RunConfig:
     """What to train on, for how long, and where to keep it. Counts are environment steps, summed over environments."""
 
-    env_id: str = "CartPole-v1"  # gymnasium id, or module:Name-v0 to import the module first
+    env_id: str = "CartPole-v1"  # gymnasium id, module:Name-v0 to import the module first, or module:make_env
     total_steps: int = 100_000  # environment steps to train for
     seed: int = 0  # of networks, exploration and environments
     num_envs: int = 8  # environments stepped together
@@ -35,6 +35,7 @@ class RunConfig:
     accelerate: str = "auto"  # auto (see the manifest for its choice), eager, graph (CUDA graphs) or compile
     precision: str = "fp32"  # of the networks' matrix products: fp32, bf16 or fp16
     gradient_accumulation: int = 1  # parts that each batch is split into: the same result in less memory
+    track: str = ""  # also hand figures and files to mlflow or wandb
     replay_device: str = "auto"  # of dqn and sac: auto (the GPU, if half of what is free there is enough), cpu or cuda
 
     @property
@@ -58,11 +59,12 @@ class RunConfig:
         )
 
     def name(self, algorithm: str) -> str:
-        """Of the run's folder, such as CartPole-v1-dqn-seed0-20260131-235959-77: the process number tells apart runs
-        of the same second.
+        """Of the run's folder, such as CartPole-v1-dqn-seed0-20260131-235959-123-77: milliseconds tell apart the runs
+        of one process, its number those of several.
         """
-        env_name = self.env_id.replace("/", "-").replace(":", "-")
-        return f"{env_name}-{algorithm}-seed{self.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        now = datetime.now()
+        env_name = self.env_id.removeprefix("__main__:").replace("/", "-").replace(":", "-")
+        return f"{env_name}-{algorithm}-seed{self.seed}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}-{os.getpid()}"
 
 
 def choose_device(asked: str) -> str:

@@ -23,7 +23,7 @@ from torch import Tensor
 from rl.accelerate import Acceleration, Descent, Loss, Metrics
 from rl.buffers import ReplayBuffer
 from rl.errors import UsageError
-from rl.networks import TwinCritic, mlp, squashed
+from rl.networks import TwinCritic, q_network, squashed
 from rl.optimizers import Adam
 from rl.random_state import restore
 from rl.returns import polyak, td_target
@@ -44,6 +44,7 @@ class Config:
     tau: float = 0.005  # share by which the target critics follow in each update
     initial_alpha: float = 1.0  # temperature at the start
     hidden_sizes: tuple[int, ...] = (256, 256)  # units of each hidden layer, actor and critics alike
+    network: str = ""  # module:function that makes the actor instead: (observation space, outputs) -> nn.Module
 
     def __post_init__(self) -> None:
         check_fields(
@@ -130,7 +131,7 @@ class SAC:
         self.updates = 0  # updates made, each one of critics, actor and temperature
         inputs, self.action_size = math.prod(observation_space.shape or ()), math.prod(action_space.shape)
         self.target_entropy = -float(self.action_size)
-        self.actor = mlp([inputs, *config.hidden_sizes, 2 * self.action_size]).to(device)
+        self.actor = q_network(observation_space, config.hidden_sizes, 2 * self.action_size, config.network).to(device)
         self.critic = TwinCritic(inputs + self.action_size, config.hidden_sizes).to(device)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = torch.tensor(math.log(config.initial_alpha), device=device, requires_grad=True)

@@ -5,9 +5,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
+from torch import nn
 
-from rl import a2c, a3c, checkpoint, dqn, envs, ppo, sac
+from rl import a2c, a3c, checkpoint, dqn, entry_point, envs, plot, ppo, sac, tracking
 from rl.a3c_workers import Workers
 from rl.accelerate import choose_mode, keep_compiled_code
 from rl.agent import Agent
@@ -18,6 +20,9 @@ from rl.loop import Loop, OnEpisode, Result
 from rl.normalize import Normalized
 from rl.run_config import RunConfig, choose_device
 from rl.run_folder import RunFolder, default_runs_folder, read_config, read_status
+from rl.stop_signals import StopSignals
+
+__all__ = ["ALGORITHMS", "Result", "RunConfig", "load_agent", "resume", "train"]
 
 WORTH_SHARING = (
     4_000_000  # rows of a batch times weights, from which on more CPU threads were faster (docs/performance.md)
@@ -36,17 +41,26 @@ def train(
     run: RunConfig,
     config: Any,  # noqa: ANN401 - a Config of ALGORITHMS
     *,
+    make_env: Callable[[], gymnasium.Env[Any, Any]] | None = None,
+    make_network: Callable[[gymnasium.Space[Any], int], nn.Module] | None = None,
     on_episode: OnEpisode | None = None,
     on_start: Callable[[Loop], None] | None = None,
     progress: bool = True,
 ) -> Result:
     """Train a new agent by `config` (its type chooses the algorithm) until `run` says enough, in a new run folder.
 
-    `on_episode` is called after each finished training episode, `on_start` with the loop before it runs;
-    `progress=False` silences the terminal. Raises UsageError for what can never work and RunError for what fails on
-    this machine.
+    `make_env()` makes one environment, in the place of `run.env_id`; `make_network(observation_space, outputs)` makes
+    the Q-network, or the policy's and the value network, in the place of an MLP or CNN (see `networks.made_by`). Both
+    stand at the top level of a module or notebook: the run keeps their names. `on_episode` is called after each
+    finished training episode, `on_start` with the loop before it runs; `progress=False` silences the terminal. Raises
+    UsageError for what can never work and RunError for what fails on this machine.
     """
     algorithm = next(name for name, (config_type, _) in ALGORITHMS.items() if type(config) is config_type)
+    if make_env:
+        run = replace(run, env_id=entry_point.name_of(make_env, "make_env"))
+    if make_network:
+        config = replace(config, network=entry_point.name_of(make_network, "make_network"))
+    tracking.check(run.track)
     device = choose_device("cpu" if algorithm == "a3c" and run.device == "auto" else run.device)
     with RunFolder(run.run_dir or default_runs_folder() / run.name(algorithm)) as folder:
         run, backend = _with_backend(run, algorithm)
@@ -56,11 +70,15 @@ def train(
         agent, train_envs = build(run, algorithm, config, device)
         settings["threads"] = torch.get_num_threads()
         asked = {"algorithm": algorithm, "run": settings, "config": asdict(config)}
-        folder.create(asked, backend=backend, accelerate=accelerate)
-        loop = Loop(run, agent, train_envs, folder, on_episode, progress)
-        if on_start:
-            on_start(loop)
-        return loop.run()
+        with StopSignals() as signals:
+            folder.create(asked, backend=backend, accelerate=accelerate)
+            loop = Loop(run, agent, train_envs, folder, on_episode, progress)
+            if on_start:
+                on_start(loop)
+            result = loop.run(signals)
+            plot.save_curve(folder.path)
+            loop.metrics.tracker.finish(result.state)
+            return result
 
 
 def _with_backend(run: RunConfig, algorithm: str) -> tuple[RunConfig, str]:
@@ -93,10 +111,14 @@ def resume(path: Path, changes: dict[str, Any] | None = None, *, progress: bool 
         run, _ = _accelerated(run, device)
         agent, train_envs = build(run, algorithm, config, device)
         folder.write_json("config.json", saved)  # changes that `build` refuses leave the run as it was
-        loop = Loop(run, agent, train_envs, folder, None, progress)
-        if content:
-            loop.load(content)
-        return loop.run()
+        with StopSignals() as signals:
+            loop = Loop(run, agent, train_envs, folder, None, progress)
+            if content:
+                loop.load(content)
+            result = loop.run(signals)
+            plot.save_curve(folder.path)
+            loop.metrics.tracker.finish(result.state)
+            return result
 
 
 def _accelerated(run: RunConfig, device: str) -> tuple[RunConfig, str]:

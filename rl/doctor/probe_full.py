@@ -6,6 +6,7 @@ right by definition, runs the same lines in the tests.
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
 import sys
@@ -218,15 +219,15 @@ def all_reduce(device: str, rank: str, world_size: str, meeting: str, p2p: str) 
 
 def render() -> None:
     """Draw a picture through EGL with MuJoCo; without MuJoCo ask EGL for a display that needs no screen."""
-    os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = "egl"
-    say(by="mujoco", step="import mujoco")
-    try:
-        import mujoco
-    except ModuleNotFoundError:
+    if importlib.util.find_spec("mujoco") is None:
         return _egl()
-    except Exception as error:  # noqa: BLE001
-        return say(error=_words(error))
+    os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = "egl"
+    say(by="mujoco", step="load libEGL.so.1")
     try:
+        ctypes.CDLL("libEGL.so.1")  # PyOpenGL's own words for a missing one speak of NoneType
+        say(step="import mujoco")
+        import mujoco
+
         say(step="render")
         scene = "<mujoco><worldbody><light pos='0 0 3'/><geom size='.5' rgba='1 0 0 1'/></worldbody></mujoco>"
         model = mujoco.MjModel.from_xml_string(scene)

@@ -5,10 +5,13 @@ The only place that reads gymnasium's `infos` or knows of autoreset modes.
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+from gymnasium.wrappers import PassiveEnvChecker
 
+from rl import entry_point
 from rl.envs.contract import Envs, Episode
 from rl.envs.device import DeviceEnvs
 from rl.envs.gymnasium_envs import GymnasiumEnvs, vectorize
@@ -48,7 +51,8 @@ def make(
 ) -> Envs:
     """Make `num_envs` environments, seeded apart from one another by `seed`.
 
-    `env_id` is a registered id, or `module:Name-v0` where importing the module registers it. `backend`: `native` steps
+    `env_id` is a registered id, `module:Name-v0` where importing the module registers it, or `module:make_env`, a
+    function (or class) that makes one environment; to be filmed it must take `render_mode`. `backend`: `native` steps
     a batch of arrays (native_envs.py), in NumPy or, to train on a GPU, by torch on that GPU; `sync` steps gymnasium
     environments in turn, `async` each of them in a process of its own (worth it where one step takes a millisecond or
     more), `ale` Atari games in threads; `auto` takes ale for ALE/ ids, else native where there is one, else sync: what
@@ -57,6 +61,12 @@ def make(
 
     Raises UsageError for an unknown id or backend and for spaces that no agent here can use, RunError where a package
     is missing.
+
+    >>> import torch
+    >>> train_envs = make("CartPole-v1", num_envs=2, seed=0)
+    >>> transition = train_envs.step(torch.tensor([0, 1]))
+    >>> transition.obs.shape, transition.rewards
+    (torch.Size([2, 4]), tensor([1., 1.]))
     """
     if num_envs < 1:
         raise UsageError(f"--num-envs {num_envs}: at least 1 environment is needed")
@@ -74,19 +84,20 @@ def make(
             return DeviceEnvs(NATIVE[env_id](), num_envs, seed, device)
         return NativeEnvs(NATIVE[env_id](), num_envs, seed, device)
     module, _, name = env_id.rpartition(":")
+    filmed: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
     spec = None
     try:
-        if module:
-            importlib.import_module(module)
-        spec = gymnasium.spec(name)
-        filmed: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
-        maker = functools.partial(gymnasium.make, spec, **filmed)
+        if module and (module == "__main__" or hasattr(importlib.import_module(module), name)):
+            maker = functools.partial(_checked, entry_point.load(env_id, "--env-id"), **filmed)
+        else:
+            spec = gymnasium.spec(name)
+            maker = functools.partial(gymnasium.make, spec, **filmed)
         envs = vectorize([maker] * num_envs, processes=backend == "async")
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        entry_point = str(spec.entry_point) if spec else ""
+        made_by = str(spec.entry_point) if spec else ""
         if isinstance(error, (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)):
             for package, extra in EXTRAS.items():
-                if entry_point.startswith(package):
+                if made_by.startswith(package):
                     raise _missing(env_id, extra) from error
         raise UsageError(f"--env-id {env_id}: {error}".splitlines()[0]) from error
     return GymnasiumEnvs(envs, seed, device)
@@ -97,6 +108,11 @@ def special_backend(env_id: str) -> str:
     if env_id.startswith("ALE/"):
         return "ale"
     return "native" if env_id in NATIVE else ""
+
+
+def _checked(make_env: Callable[..., gymnasium.Env[Any, Any]], **filmed: str) -> gymnasium.Env[Any, Any]:
+    """One environment of the user's own, with the checks that gymnasium.make adds to those it knows."""
+    return PassiveEnvChecker(make_env(**filmed))
 
 
 def _make_ale(env_id: str, num_envs: int, seed: int, device: str, training: bool) -> Envs:

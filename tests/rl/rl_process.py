@@ -33,7 +33,7 @@ class RlProcess:
         folder = tempfile.mkdtemp(prefix="rl-")
         weakref.finalize(self, shutil.rmtree, folder)
         self.files = [Path(folder, name) for name in ("stdout", "stderr")]
-        where = cwd, environment or {}, ignored_signals, new_session, self.files
+        where = cwd, {**os.environ, **(environment or {})}, ignored_signals, new_session, self.files
         self.process = FORK_SERVER.Process(target=_main, args=([str(argument) for argument in arguments], *where))
         self.process.start()
         self.pid = self.process.pid
@@ -92,6 +92,7 @@ def _main(arguments, cwd, environment, ignored_signals, new_session, files) -> N
         os.setsid()
     if cwd:
         os.chdir(cwd)
+    os.environ.clear()  # of the process that it was forked from
     os.environ.update(environment)
     for number in ignored_signals:
         signal.signal(number, signal.SIG_IGN)

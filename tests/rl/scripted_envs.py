@@ -85,3 +85,39 @@ gymnasium.register("Scripted-v0", Scripted, max_episode_steps=6, disable_env_che
 gymnasium.register("Troubled-v0", Troubled, disable_env_checker=True)
 gymnasium.register("Slow-v0", Slow, max_episode_steps=6, disable_env_checker=True)
 gymnasium.register("Pixels-v0", Pixels, disable_env_checker=True)
+
+
+class Corridor(gymnasium.Env):
+    """Five cells; action 1 leads right, to the end of the episode, 0 left."""
+
+    observation_space = spaces.Box(0, 4, (1,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = 2
+        return np.array([self.cell], dtype=np.float32), {}
+
+    def step(self, action):
+        self.cell = min(max(self.cell + 2 * int(action) - 1, 0), 4)
+        return np.array([self.cell], dtype=np.float32), -1.0, self.cell == 4, False, {}
+
+
+def make_short_cartpole():
+    """CartPole in gymnasium's wrappers, as a function of the user's own."""
+    return gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1").unwrapped, 20)
+
+
+def make_narrow(observation_space, outputs):
+    """A network of the user's own: one hidden layer of 7 units."""
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(observation_space.shape[0], 7), torch.nn.Linear(7, outputs)
+    )
+
+
+def make_wrong(observation_space, outputs):
+    return torch.nn.Linear(observation_space.shape[0], outputs + 1)
+
+
+def make_nothing(observation_space, outputs):
+    return None

@@ -183,6 +183,22 @@ def test_a_run_does_not_wait_for_the_update_of_a_killed_worker(tmp_path):
     workers.close()
 
 
+def test_a_worker_killed_while_it_waits_for_others_leaves_nobody_waiting(tmp_path):
+    agent, workers = build(run_config(tmp_path), "a3c", Config(num_workers=2, max_lag=1), "cpu")
+    workers.step(agent.act(workers.obs))
+    version, since = -1, time.monotonic()
+    while time.monotonic() - since < 1:  # until the other would come too early, and waits
+        if int(agent.shared.version) != version or not agent.shared.steps[1]:
+            version, since = int(agent.shared.version), time.monotonic()
+        time.sleep(0.01)
+    os.kill(workers.processes[0].pid, signal.SIGKILL)
+    begun = time.monotonic()
+    with pytest.raises(RunError, match="worker 1 of a3c ended early"):
+        go_on(agent, workers, seconds=60)
+    assert time.monotonic() - begun < 10
+    workers.close()
+
+
 def go_on(agent: A3C, workers: Workers, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:

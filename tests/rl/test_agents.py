@@ -204,7 +204,7 @@ def test_every_count_and_share_of_a_config_is_checked_and_named_as_a_flag(algori
     config_type, _ = ALGORITHMS[algorithm]
     checked = 0
     for field in dataclasses.fields(config_type):
-        if field.name in ("entropy_coef", "value_coef", "double", "hidden_sizes", "shared_trunk"):
+        if field.name in ("entropy_coef", "value_coef", "double", "hidden_sizes", "network", "shared_trunk"):
             continue
         flag = "--" + field.name.replace("_", "-")
         with pytest.raises(UsageError, match=flag):

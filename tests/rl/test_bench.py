@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import multiprocessing.util
 import os
 import signal
 import tempfile
@@ -36,6 +37,7 @@ def nothing_left_on_disk(tmp_path, monkeypatch):
     here, temporary = tmp_path / "here", tmp_path / "temporary"
     here.mkdir()
     temporary.mkdir()
+    multiprocessing.util.get_temp_dir()  # chosen once, and its sockets' paths must stay short
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.chdir(here)
     yield

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,13 +120,14 @@ def test_eval_as_json_is_one_object_and_repeats_with_the_seed(small_run):
     assert first["mean_return"] == pytest.approx(sum(first["returns"]) / 3)
 
 
-def test_an_environment_module_in_the_current_folder_is_found(tmp_path):
+def test_an_environment_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.delenv("RL_MODELS_DIR", raising=False)  # the image sets it
     (tmp_path / "own.py").write_text(
         "import gymnasium\n"
         "gymnasium.register('Own-v0', entry_point='gymnasium.envs.classic_control:AcrobotEnv', max_episode_steps=20)\n"
     )
-    script = Path(sys.executable).with_name("rl")
-    done = run(str(script), "train", "dqn", "--env-id", "own:Own-v0", "--total-steps", "200", cwd=tmp_path)
+    script = shutil.which("rl", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    done = run(script, "train", "dqn", "--env-id", "own:Own-v0", "--total-steps", "200", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "models" / "runs").iterdir())) == 1
 
@@ -137,7 +139,8 @@ def test_the_dqn_script_prints_the_missions_lines(tmp_path):
     assert "Solved" not in done.stdout
 
 
-def test_the_ppo_script_counts_epochs_of_one_rollout_each(tmp_path):
+def test_the_ppo_script_counts_epochs_of_one_rollout_each(tmp_path, monkeypatch):
+    monkeypatch.delenv("RL_MODELS_DIR", raising=False)  # the image sets it
     script = str(SCRIPTS / "train_ppo.py")
     done = run(sys.executable, script, "--epochs", "3", "--num-steps", "16", "--num-envs", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

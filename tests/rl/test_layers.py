@@ -10,19 +10,23 @@ import pytest
 RL = Path(__file__).parents[2] / "rl"
 LAYERS = [
     {"__main__"},
-    {"bench", "bench_amp", "diagnose"},
+    {"bench", "bench_amp", "diagnose", "mlflow_model"},
     {"flags", "train"},
+    {"plot"},
     {"dqn", "ppo", "sac", "loop", "a3c_workers"},
     {"a3c"},  # the one agent made of another
     {"a2c"},
     {"failures", "sampling"},
-    {"backend", "evaluate", "video", "metrics", "run_config", "run_folder", "stop_signals"},
+    {"backend", "evaluate", "video", "metrics", "run_config", "stop_signals"},
+    {"tracking"},
+    {"run_folder"},
     {"checkpoint", "envs"},
     {"networks", "returns", "native_envs", "normalize", "snapshot", "validate"},
     {"agent"},
     {"buffers"},
     {"accelerate", "frames", "gpu", "memory", "staging"},
     {"graph", "optimizers", "random_state"},
+    {"entry_point"},
     {"transition", "errors"},
 ]
 AGENTS = {"a2c", "a3c", "dqn", "ppo", "sac"}

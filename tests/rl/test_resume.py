@@ -14,8 +14,9 @@ import pytest
 import torch
 from rl_process import RlProcess, rl, wait_until
 
-from rl import checkpoint
+from rl import checkpoint, ppo
 from rl.run_folder import RunFolder
+from rl.train import RunConfig, train
 
 # Small, and awkward on purpose: checkpoints fall in the middle of rollouts, episodes and the replay's wrap-round.
 FLAGS = {
@@ -166,6 +167,17 @@ def test_a_signal_saves_the_run_and_says_so(tmp_path, left_alone, number, code):
     assert checkpoint.load(RunFolder(stopped).latest)["counters"]["step"] == status(stopped)["step"]
     assert rl("resume", stopped).returncode == 0
     assert_same_run(whole, stopped)
+
+
+def test_a_signal_before_the_first_step_is_obeyed_after_the_run_is_saved(tmp_path):
+    def interrupt(loop):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    run = RunConfig(total_steps=64, run_dir=tmp_path / "run")
+    result = train(run, ppo.Config(num_steps=16), on_start=interrupt, progress=False)
+    assert (result.state, result.reason, result.exit_code) == ("interrupted", "SIGTERM", 143)
+    assert status(tmp_path / "run")["state"] == "interrupted"
+    assert checkpoint.load(RunFolder(tmp_path / "run").latest)["counters"]["step"] == 0
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, left_alone):

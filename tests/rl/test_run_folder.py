@@ -21,6 +21,13 @@ def small_run(path, **changes):
     return train(RunConfig(**(settings | {"checkpoint_interval": 256} | changes)), SMALL, progress=False)
 
 
+def test_two_runs_in_the_same_second_get_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_MODELS_DIR", str(tmp_path))
+    first, second = (small_run(None, total_steps=64, eval_interval=0, eval_episodes=0).path for _ in range(2))
+    assert first != second
+    assert {first.parent, second.parent} == {tmp_path / "runs"}
+
+
 def test_a_finished_run_folder_holds_all_that_the_contract_names(tmp_path):
     result = small_run(tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}

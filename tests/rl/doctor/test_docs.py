@@ -90,8 +90,8 @@ def test_the_example_of_the_facts_page_is_judged_as_it_says():
 
 
 def test_the_meaning_of_a_field_is_the_comment_beside_it():
-    assert generate._comments(Limits)["shm_total"] == "bytes of /dev/shm"
-    assert generate._comments(Probe)["step"] == "the last thing it was about to do"
+    assert generate.field_comments(Limits)["shm_total"] == "bytes of /dev/shm"
+    assert generate.field_comments(Probe)["step"] == "the last thing it was about to do"
     assert "| `memlock` | integer or null | bytes; null: no limit |" in generate.facts()
 
 
@@ -102,7 +102,7 @@ def test_a_comment_may_go_on_in_the_lines_below(tmp_path, monkeypatch):
     (tmp_path / "some_facts.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     kind = importlib.import_module("some_facts").Some
-    assert generate._comments(kind) == {"a": "one and two more", "b": "", "c": ""}
+    assert generate.field_comments(kind) == {"a": "one and two more", "b": "", "c": ""}
 
 
 def test_every_field_of_the_facts_has_its_line():

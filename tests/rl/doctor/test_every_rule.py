@@ -45,7 +45,7 @@ def test_every_rule_has_a_test_that_it_fires_and_one_that_it_is_silent():
 
 def test_the_variants_that_findings_name_are_those_of_the_bake_file():
     bake = (Path(__file__).parents[3] / "docker-bake.hcl").read_text()
-    tags = set(re.findall(r'"pytorch-cuda-rl:(torch[\d.]+)"', bake))
+    tags = set(re.findall(r'named\("(torch[\d.]+)"\)', bake))
     assert tags == {variant.tag for variant in start.VARIANTS}
     named = {
         tag for rule in RULES for fix in rule.fixes for tag in re.findall(r"pytorch-cuda-rl:(torch[\d.]+)", fix.command)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_machine import REPO, clean_environment, fake_torch, make_root
 
-from rl.doctor.facts import gather
+from rl.doctor.facts import gather, notebooks
 from rl.doctor.facts.session import with_forks
 from rl.doctor.schema import GpuProcess, Kernel
 
@@ -275,7 +275,9 @@ def kernel(data: Path, name: str, *argv: object, **fields: object) -> None:
 
 
 @pytest.fixture
-def user(root):
+def user(root, monkeypatch):
+    """Jupyter's folder of the user; and Jupyter belongs to this Python, which in the image it does not."""
+    monkeypatch.setattr(notebooks, "_jupyter_prefix", lambda: Path(sys.prefix))
     return root / "home/.local/share/jupyter"
 
 

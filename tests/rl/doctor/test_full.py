@@ -57,7 +57,11 @@ def test_the_cpu_passes_every_check_that_it_can_run():
     done = run_work()
     assert (done.ended, done.device, done.error) == ("ok", 0, None)
     assert (done.matmul, done.convolution, done.bf16, done.compile) == ("", "", "", "")
-    assert (done.graph, done.jit) == (None, None)  # a CPU has neither
+    assert done.graph is None
+    if torch.version.cuda is None:
+        assert done.jit is None
+    else:  # as in the image
+        assert "libcuda.so.1" in done.jit
     assert done.to_gpu > 0
     assert done.from_gpu > 0
 
@@ -102,7 +106,8 @@ def test_a_wrong_gradient_is_found(monkeypatch):
 def test_a_wrong_product_in_bfloat16_is_found(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__matmul__", on_float32(torch.Tensor.__matmul__, lambda out: out * 1.1))
     wrong = re.fullmatch(r"the result is wrong by ([\d.]+) of its largest number", probe_full.bf16(torch, "cpu"))
-    assert float(wrong[1]) == pytest.approx(0.1, rel=0.05)
+    # the product and its 1.1-fold are each rounded to 8 bits, the report to two digits
+    assert float(wrong[1]) == pytest.approx(0.1, abs=2 * 1.1 * 2**-8 + 0.005)
 
 
 def test_autocast_that_does_not_cast_is_found(monkeypatch):
@@ -331,6 +336,9 @@ def test_a_black_picture_and_a_renderer_that_fails_are_errors(tmp_path, monkeypa
     (tmp_path / "OpenGL.py").write_text(
         "import types\nGL = types.SimpleNamespace(glGetString=lambda name: name, GL_VENDOR=b'v', GL_RENDERER=b'r')\n"
     )
+    library = ["-shared", "-o", tmp_path / "libEGL.so.1", "-x", "c", "/dev/null"]  # it must be there, not do anything
+    subprocess.run(["cc", *library], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert draw().error == error
 
