@@ -40,7 +40,7 @@ TROUBLESHOOTING = """\
 Two commands look for all of this and print what applies, with its evidence:
 
 ```sh
-scripts/preflight  # on the host, before the first container; needs a clone of this repository and Python 3.10
+scripts/preflight  # on the host, in a clone of this repository; needs Python 3.10
 rl doctor          # in the container, or wherever torch runs
 ```
 
@@ -123,11 +123,17 @@ def _entry(rule: Rule[typing.Any]) -> str:
     lines += [f"*Seen as:* {_prose(rule.symptom)}\n", f"*Detected by:* {_prose(_detected(rule))}\n"]
     for place in dict.fromkeys(fix.where for fix in rule.fixes):
         fixes = [fix for fix in rule.fixes if fix.where == place]
-        language = "yaml" if all(re.match(r"\w+: ", fix.command) for fix in fixes) else "sh"
-        lines += [f"{PLACES.get(place, f'With {place}')}:\n", f"```{language}"]
+        lines += [f"{PLACES.get(place, f'With {place}')}:\n", f"```{_language(place, fixes)}"]
         lines += [line for fix in fixes for line in _command(fix)]
         lines += ["```\n"]
     return "\n".join(lines)
+
+
+def _language(place: str, fixes: list[Fix]) -> str:
+    """Of a block of commands, to be coloured by."""
+    if place == "wsl":  # typed in Windows, or clicked
+        return "text"
+    return "yaml" if all(re.match(r"\w+: ", fix.command) for fix in fixes) else "sh"
 
 
 def _command(fix: Fix) -> list[str]:
@@ -154,7 +160,7 @@ def facts() -> str:
     """The page of all fields of a file of facts."""
     parts = [FACTS]
     for kind in _reachable(Facts):
-        comments, hints = _comments(kind), typing.get_type_hints(kind)
+        comments, hints = field_comments(kind), typing.get_type_hints(kind)
         inherited = [base for base in kind.__bases__ if dataclasses.is_dataclass(base)]
         also = "".join(f" With the fields of [{base.__name__}](#{base.__name__.lower()}), too." for base in inherited)
         own = [name for name in kind.__annotations__ if name in hints]
@@ -182,7 +188,7 @@ def _reachable(kind: type) -> list[type]:
     return list(found)
 
 
-def _comments(kind: type) -> dict[str, str]:
+def field_comments(kind: type) -> dict[str, str]:
     """Field → the comment at the end of its line, and what lines of comment under it go on with."""
     source = Path(sys.modules[kind.__module__].__file__ or "").read_text()
     lines, alone = {}, set()
