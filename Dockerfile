@@ -1,7 +1,15 @@
 # The workbench: a CUDA base, PyTorch and the rl package from hash-locked wheels, JupyterLab and sshd, all as a normal
-# user; docker-bake.hcl has the variants. Steps are ordered by how often they change. The CUDA libraries are those of torch's wheels, so the smallest base
-# will do; the driver's libraries come from the host, through the NVIDIA container toolkit, and are never installed here.
-ARG BASE_IMAGE=nvidia/cuda:13.0.2-base-ubuntu24.04@sha256:2ab6381d970b211fb93853796dc6707eb8a72575a375c422b17cf4d8b2641701
+# user; docker-bake.hcl has the variants. Steps are ordered by how often they change. The CUDA libraries are those of
+# torch's wheels, so the smallest base will do; the driver's libraries come from the host, through the NVIDIA container
+# toolkit, and are never installed here.
+ARG BASE_IMAGE=cuda-13
+
+# The bases, by digest. Each has a FROM line of its own, since those are what Dependabot renews: it reads neither ARG nor
+# docker-bake.hcl. BASE_IMAGE names one of them, or any other image; what it does not name is not pulled.
+FROM nvidia/cuda:13.0.2-base-ubuntu24.04@sha256:2ab6381d970b211fb93853796dc6707eb8a72575a375c422b17cf4d8b2641701 AS cuda-13
+# CUDA 12.4's base ends at Ubuntu 22.04 and Python 3.10; the CUDA libraries are the wheels' anyway.
+FROM nvidia/cuda:12.6.3-base-ubuntu24.04@sha256:c87e78933f4c16e3272123bf2f75537306596d0fbaa395a29696a22786e5ee0e AS cuda-12
+
 FROM ${BASE_IMAGE}
 ARG TORCH=2.13
 
@@ -32,20 +40,21 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --require-hashes --requirement /opt/rl/lock.txt
 
-# The torch that the image is built around: a pip install that would replace it by another is refused, and the doctor
-# tells one that got in all the same.
-# made_for: whom the user's own packages fit; see entrypoint.sh.
+# constraints.txt: the torch that the image is built around; a pip install that would replace it by another is refused,
+# and the doctor tells one that got in all the same, by build-info.json. made_for: whom the user's own packages fit; see
+# entrypoint.sh.
 RUN torch=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' /opt/rl/lock.txt) \
     && echo "torch==$torch" >/opt/rl/constraints.txt \
     && echo "$(/opt/venv/bin/python -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}")')-torch$torch" >/opt/rl/made_for \
     && echo "{\"torch\": \"$torch\", \"variant\": \"torch${torch%.*}\"}" >/opt/rl/build-info.json
 
 # The login name is always rl: uid 1000 here; under another --user the entrypoint writes /tmp/rl/passwd, which is asked
-# first. Password `*`: no password fits, and sshd does not take the account for locked, as it does with `!`.
+# first. Password `*`: no password fits, and sshd does not take the account for locked, as it does with `!`. Dev
+# containers give this account the uid of the caller, and its home, which must be there for that.
 # The folders are open to every uid, for containers without a mount, and for named volumes, which begin as their copy.
 RUN if getent passwd 1000; then userdel --remove "$(getent passwd 1000 | cut -d: -f1)"; fi \
     && groupadd --gid 1000 rl \
-    && useradd --uid 1000 --gid 1000 --home-dir /tmp/rl/home --no-create-home --shell /bin/bash --password '*' rl \
+    && useradd --uid 1000 --gid 1000 --home-dir /workspace --no-create-home --shell /bin/bash --password '*' rl \
     && sed -i -E 's/^(passwd|group):.*/\1: extrausers files/' /etc/nsswitch.conf \
     && ln -s /tmp/rl/passwd /tmp/rl/group /var/lib/extrausers/ \
     && install -d -m 1777 /workspace /workspace/code /workspace/models /workspace/.state

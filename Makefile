@@ -8,7 +8,7 @@ FAST := not learning and not slow
 OLDER_TORCH := 2.7.1 2.6.0# for older drivers and cards; docker-bake.hcl
 
 .DEFAULT_GOAL := help
-.PHONY: help preflight up down shell logs doctor lab train test test-all bench lint docs image images lock
+.PHONY: help preflight up down shell logs doctor lab train test test-all bench lint docs links image images sbom lock audit
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -44,29 +44,42 @@ test: .venv/ready-to-test lint ## lint, types, and all fast tests; the container
 		else echo "make test: no container engine runs here, so the image's tests are skipped"; fi
 	$(BIN)/pytest -n auto --cov --cov-fail-under=95 --cov-report=term:skip-covered -m "$(FAST)" tests/rl
 	@echo "lines of rl/ that only a GPU runs, left out above: $$(grep -r '# GPU only' rl | wc -l)"
-	$(BIN)/pytest -m "$(FAST)" --ignore tests/rl tests
+	$(BIN)/pytest -n 3 --dist loadfile -m "$(FAST)" --ignore tests/rl tests
 
-test-all: test ## make test, then the learning gates, fifty kills and whatever else takes long
+test-all: test ## make test, then the learning gates, every variant's image and whatever else takes long
+	@if docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory images; fi
 	$(BIN)/pytest -m "learning or slow" tests
 
 bench: .venv/ready-to-test .venv-peers/ready .venv-pufferlib/ready ## the peers and rl side by side: the ratio table (≤ 40 minutes)
 	$(BIN)/python benchmarks/side_by_side.py
 
-lint: .venv/ready-to-test ## ruff, mypy and shellcheck
+lint: .venv/ready-to-test ## ruff, mypy, shellcheck; of the Dockerfiles and the GitHub workflows too
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 --follow-imports=silent rl/doctor scripts/preflight  # Ubuntu 22.04's, on bare hosts
 	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+	$(BIN)/hadolint Dockerfile deploy/derived/Dockerfile
+	$(BIN)/jactionlint --strict-exit
+	$(BIN)/zizmor --offline --no-progress --quiet .github
 
-docs: .venv/ready-to-test ## write docs/troubleshooting.md and docs/facts.md anew from rl/doctor
-	$(BIN)/python docs/generate.py
+# -E: without it a page that has not changed keeps its warnings to itself, and a second try passes.
+docs: .venv/ready-to-test ## the pages, two of them written anew from rl/doctor, as a site in build/docs
+	@$(BIN)/python docs/generate.py
+	@$(BIN)/sphinx-build -q -E -n -W --keep-going -d build/doctrees docs build/docs
+	@echo "The pages are in $(CURDIR)/build/docs/index.html"
+
+links: .venv/ready-to-test ## do the pages' links to other sites still lead somewhere? Needs a network
+	@$(BIN)/sphinx-build -q -E -W --keep-going -d build/doctrees -b linkcheck docs build/links
 
 image: ## build the image of the current variant (BASE_IMAGE=NAME takes another base)
 	@scripts/image.sh
 
 images: ## build the image of every variant: torch 2.13, 2.7, 2.6
-	@scripts/image.sh all
+	@scripts/image.sh default
+
+sbom: .venv/ready-to-test ## what is in the images on this machine, as SPDX into build/
+	@scripts/sbom.sh
 
 lock: .venv/ready-to-test ## resolve requirements.txt into the hashed locks of the images
 	@for torch in $$(sed -n 's/^torch==\([^ ]*\).*/\1/p' requirements.txt) $(OLDER_TORCH); do \
@@ -74,6 +87,13 @@ lock: .venv/ready-to-test ## resolve requirements.txt into the hashed locks of t
 			--python-version 3.11 --fork-strategy fewest --generate-hashes --custom-compile-command "make lock" \
 			--output-file locks/torch-$${torch%.*}.txt || exit 1; \
 	done
+
+# --strict: a package that the index does not know is an error too, and not a line that nobody reads.
+audit: .venv/ready-to-test ## known vulnerabilities of what the locks hold; locks/exceptions.txt has those passed over
+	@ignored=$$(sed -n 's/^\([A-Z][^ ]*\) .*/--ignore-vuln \1/p' locks/exceptions.txt); failed=0; \
+		for lock in locks/torch-*.txt; do echo "$$lock"; \
+		$(BIN)/pip-audit --strict --progress-spinner off --require-hashes --disable-pip $$ignored --requirement $$lock \
+			|| failed=1; done; exit $$failed
 
 # torch first and alone: pip then takes a build that lies on this machine, where there is one.
 .venv/ready: requirements.txt pyproject.toml

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import time
 import urllib.error
@@ -15,6 +16,8 @@ import websocket
 
 IMAGE = os.environ.get("IMAGE", "pytorch-cuda-rl:torch2.13")
 REPO = Path(__file__).parents[1]
+# A shell command: what is or could be committed here, as a tar archive.
+WORKING_TREE = f"git -C {REPO} ls-files -z --cached --others --exclude-standard | tar c -C {REPO} --null -T -"
 HARDENED = [
     *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
     *("--read-only", "--tmpfs", "/tmp", "--network", "none"),
@@ -190,6 +193,13 @@ def kernel_runs(workbench, code, token="given-token", address=None):
     connection.close()
     http(kernel, token, "DELETE")
     return printed
+
+
+def program_on_page(page, name):
+    """The block of that page in docs/ whose first line names it so."""
+    return re.search(
+        rf"^```python\n(# {name}\n.*?)^```$", (REPO / "docs" / page).read_text(), re.DOTALL | re.MULTILINE
+    )[1]
 
 
 def new_name():

@@ -1,11 +1,12 @@
 """The mission's own lines, typed into a pseudo-terminal, where the folder is not there yet or is another's."""
 
 import os
+import re
 import shlex
 
 import pexpect
 import pytest
-from workbench import IMAGE, docker, new_name, states, wait_until
+from workbench import IMAGE, REPO, docker, new_name, states, wait_until
 
 CONTRACT_LINE = 'mkdir -p code models && docker run --user "$(id -u):$(id -g)" …'
 
@@ -89,6 +90,21 @@ def test_the_missions_line_starts_in_an_empty_folder_of_another_uid_and_says_how
     assert "train_ppo.py" in says(shell, "ls")
     assert leave(shell) == 0
     assert os.listdir(folder) == []
+
+
+def test_the_readmes_line_gives_a_shell_and_keeps_the_callers_files(typed, tmp_path):
+    readme = (REPO / "README.md").read_text()
+    line = re.search(r"^docker run (?:.*\\\n)*.*$", readme, re.MULTILINE)[0]
+    for port in ("8888", "2222"):  # these may be taken here
+        line = line.replace(f"127.0.0.1:{port}:{port}", f"127.0.0.1::{port}")
+    shell = typed(f"mkdir -p code models && {line.replace('pytorch-cuda-rl', IMAGE)}")
+    shell.expect("Jupyter Lab")
+    shell.expect(r"\$ ")
+    assert "/workspace/code" in says(shell, "pwd")
+    says(shell, "touch kept")
+    assert leave(shell) == 0
+    assert (tmp_path / "code/kept").stat().st_uid == (os.getuid() or 1000)
+    assert (tmp_path / "models/.state/token").exists()
 
 
 def test_the_simulated_gpu_is_seen_by_watch_and_by_the_self_check(typed):

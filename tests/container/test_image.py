@@ -3,9 +3,10 @@
 import hashlib
 import json
 import re
+import shutil
 
 import pytest
-from workbench import IMAGE, REPO, docker
+from workbench import IMAGE, REPO, docker, run
 
 TORCH = IMAGE.rpartition("torch")[2]
 LOCK = REPO / f"locks/torch-{TORCH}.txt"
@@ -60,9 +61,37 @@ def test_the_image_names_itself_and_its_lock_in_every_manifest():
     assert manifest["lock_sha256"] == hashlib.sha256(LOCK.read_bytes()).hexdigest()
 
 
-def test_the_image_holds_no_host_key_and_no_token():
+def test_the_image_holds_no_host_key_no_token_and_no_cache():
     assert in_image("bash", "-c", "ls /etc/ssh/ssh_host_* 2>/dev/null || true") == ""
-    assert docker("run", "--rm", "--entrypoint", "ls", IMAGE, "/tmp").stdout == ""
+    caches = ("/tmp", "/root", "/var/cache/apt/archives", "/var/lib/apt/lists")
+    script = f"find {' '.join(caches)} -type f -size +1k -not -name '.bashrc' -not -name '.profile'"
+    assert docker("run", "--rm", "--user", "0", "--entrypoint", "bash", IMAGE, "-c", script).stdout == ""
+
+
+def test_no_step_of_the_build_was_given_a_secret():
+    settings = json.loads(docker("inspect", IMAGE).stdout)[0]["Config"]["Env"]
+    history = docker("history", "--no-trunc", "--format", "{{.CreatedBy}}", IMAGE).stdout
+    named = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|_KEY|CREDENTIALS?)=\S", re.IGNORECASE)
+    assert not [line for line in [*settings, *history.splitlines()] if named.search(line)]
+
+
+def test_the_image_is_at_most_1_2_gb_larger_than_its_wheels():
+    """`python benchmarks/image.py` prints what takes the space."""
+    program = (
+        "import importlib.metadata as m; print(sum(f.size or 0 for d in m.distributions() for f in d.files or []))"
+    )
+    wheels = int(docker("run", "--rm", "--entrypoint", "/opt/venv/bin/python", IMAGE, "-c", program).stdout)
+    assert int(docker("inspect", "--format", "{{.Size}}", IMAGE).stdout) <= wheels + 1.2e9
+
+
+def test_make_lock_gives_the_locks_that_are_here(tmp_path):
+    for name in ("Makefile", "requirements.txt", "requirements-dev.txt", "pyproject.toml"):
+        shutil.copy2(REPO / name, tmp_path)  # with their times, so that make finds .venv up to date
+    (tmp_path / ".venv").symlink_to(REPO / ".venv")
+    shutil.copytree(REPO / "locks", tmp_path / "locks")
+    run("make", "lock", cwd=tmp_path)
+    for lock in (REPO / "locks").iterdir():
+        assert (tmp_path / "locks" / lock.name).read_text() == lock.read_text()
 
 
 def test_the_self_check_is_kept_as_json():
