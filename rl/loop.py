@@ -158,7 +158,7 @@ class Loop:
             for episode in self.envs.take_episodes():
                 self._count(episode)
             self._judge()
-            if self._due(run.log_interval, before):
+            if self._due(run.log_interval, before) or self.reason:  # the last row is of the last step
                 self._log()
             if self.reason:  # _end evaluates and saves
                 break

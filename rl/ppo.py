@@ -24,7 +24,7 @@ from rl.frames import is_image
 from rl.networks import ActorCritic
 from rl.optimizers import Adam
 from rl.random_state import restore
-from rl.returns import annealed, gae
+from rl.returns import annealed, explained_variance, gae
 from rl.transition import Transition
 from rl.validate import check_fields
 
@@ -162,7 +162,10 @@ class PPO:
         self.step += self.num_envs
 
     def learn(self) -> dict[str, Tensor | float]:
-        """Update when the rollout is full; returns the means of its metrics, {} before."""
+        """Update when the rollout is full; returns the means of its metrics, {} before.
+
+        `explained_variance` is that of the value network before the updates.
+        """
         if not self.buffer.full:
             return {}
         config = self.config
@@ -182,6 +185,7 @@ class PPO:
         metrics: dict[str, Tensor | float] = {
             name: torch.stack([m[name] for m in history]).mean() for name in history[0]
         }
+        metrics["explained_variance"] = explained_variance(batch.returns - batch.advantages, batch.returns)
         return {**metrics, "learning_rate": rate}
 
     @torch.no_grad()

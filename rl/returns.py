@@ -52,6 +52,21 @@ def gae(
     return advantages
 
 
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """How much of the returns a value network explains: 1 − Var[R − V] / Var[R]
+    (Dhariwal et al. 2017, "OpenAI Baselines").
+
+    Both [B]; returns a scalar: 1 for a perfect prediction, 0 for one no better than a constant, below 0 for a worse
+    one; nan where all returns are the same.
+
+    >>> returns = torch.tensor([1.0, 2.0, 3.0])
+    >>> explained_variance(returns + 5, returns), explained_variance(-returns, returns)
+    (tensor(1.), tensor(-3.))
+    """
+    variance = returns.var()
+    return torch.where(variance > 0, 1 - (returns - values).var() / variance, torch.nan)
+
+
 @torch.no_grad()
 def polyak(target: Iterable[nn.Parameter], online: Iterable[nn.Parameter], tau: float) -> None:
     """Move the target network towards the online one in place: θ⁻ ← (1 − τ) θ⁻ + τ θ (Lillicrap et al. 2016)."""

@@ -143,6 +143,14 @@ def test_a_rollout_is_evaluated_in_parts_and_bootstraps_from_the_true_successors
     torch.testing.assert_close(agent._batch().advantages, advantages.flatten().detach())
 
 
+def test_the_explained_variance_is_that_of_the_values_that_the_updates_began_with():
+    agent = PPO(SMALL, OBSERVATIONS, ACTIONS, num_envs=4)
+    fill(agent)
+    values, returns = agent.network.value(agent.buffer.storage.obs).detach().flatten(), agent._batch().returns
+    share = 1 - (returns - values).var() / returns.var()
+    assert agent.learn()["explained_variance"].item() == pytest.approx(share.item(), abs=1e-5)
+
+
 @pytest.mark.parametrize(("target_kl", "epochs"), [(1e-9, 1), (0.0, 6), (100.0, 6)])
 def test_a_target_kl_ends_the_updates_after_the_epoch_that_passed_it(target_kl, epochs):
     agent = PPO(dataclasses.replace(SMALL, num_epochs=6, target_kl=target_kl), OBSERVATIONS, ACTIONS, num_envs=4)

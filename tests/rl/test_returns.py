@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl.returns import gae, polyak, td_target
+from rl.returns import explained_variance, gae, polyak, td_target
 
 
 def column(*values, dtype=torch.float32):
@@ -94,3 +94,22 @@ def test_polyak_moves_a_share_of_the_way_and_with_tau_1_copies_exactly():
     polyak(target.parameters(), online.parameters(), tau=1.0)
     assert torch.equal(target.weight, online.weight)
     assert target.weight is not online.weight
+
+
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        ([1.0, 2.0, 3.0, 6.0], 1.0),
+        ([11.0, 12.0, 13.0, 16.0], 1.0),  # a constant error costs nothing
+        ([3.0, 3.0, 3.0, 3.0], 0.0),
+        ([2.0, 3.0, 1.0, 6.0], 1 - 6 / 14),  # errors −1, −1, 2, 0; returns −2, −1, 0, 3 around their mean
+        ([-1.0, -2.0, -3.0, -6.0], -3.0),
+    ],
+)
+def test_the_explained_variance_is_that_worked_out_by_hand(values, share):
+    returns = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    assert explained_variance(torch.tensor(values), returns).item() == pytest.approx(share, abs=1e-6)
+
+
+def test_returns_that_are_all_the_same_leave_nothing_to_explain():
+    assert explained_variance(torch.tensor([1.0, 2.0]), torch.ones(2)).isnan()

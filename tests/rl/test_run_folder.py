@@ -102,6 +102,14 @@ def test_a_run_ends_when_the_average_return_of_100_episodes_reaches_the_goal(tmp
     assert "reached 5" in result.reason
 
 
+def test_the_last_row_of_a_run_that_ends_between_two_rows_is_that_of_its_end(tmp_path):
+    result = small_run(tmp_path / "run", total_steps=100_000, stop_at_return=5.0, log_interval=10_000, eval_episodes=0)
+    with (result.path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [result.counters.step]
+    assert float(rows[0]["average_return"]) == result.counters.average_return
+
+
 def test_a_run_that_ends_where_an_evaluation_is_due_makes_it_once(tmp_path):
     result = small_run(tmp_path / "run", eval_interval=512)
     with (result.path / "metrics.csv").open(newline="") as file:
