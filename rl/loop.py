@@ -158,10 +158,12 @@ class Loop:
             for episode in self.envs.take_episodes():
                 self._count(episode)
             self._judge()
-            if self._due(run.log_interval, before) or self.reason:  # the last row is of the last step
+            if self.reason:  # _end evaluates, saves and reports
                 self._log()
-            if self.reason:  # _end evaluates and saves
                 break
+            if self._due(run.log_interval, before):
+                self._log()
+                self.console.show(counters.step, counters.episodes, counters.average_return)
             if self._due(run.eval_interval, before):
                 self._evaluate()
             if self._due(run.checkpoint_interval, before):
@@ -198,7 +200,6 @@ class Loop:
         figures = {"episodes": counters.episodes, "average_return": counters.average_return, "steps_per_second": speed}
         self.metrics.log(counters.step, figures | counters.unlogged | self.sampler.take_metrics() | self.gpu.read())
         counters.unlogged.clear()
-        self.console.show(counters.step, counters.episodes, counters.average_return)
 
     def _evaluate(self) -> None:
         run, counters = self.config, self.counters
